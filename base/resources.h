@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace lockstep::base {
+
+/// Seconds of the monotonic clock, from an arbitrary start.
+double monotonic_seconds();
+/// "2026-11-30T04:05:06Z".
+std::string utc_timestamp();
+/// Proportional set size of this process (smaps_rollup), in bytes; shared pages count by their share. 0 where unreadable.
+std::uint64_t pss_bytes();
+/// Peak resident set of this process (getrusage), in bytes.
+std::uint64_t peak_rss_bytes();
+/// Cores that this process may run on (affinity mask and cgroup quota), at least 1.
+unsigned usable_cores();
+std::string host_name();
+std::string cpu_model();
+
+}  // namespace lockstep::base

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace lockstep::sharding {
+
+enum class Task : std::uint8_t { detection = 0, classification = 1 };
+/// `encoded`: the original compressed bytes. `raw`: decoded RGB pixels, height x width x 3, uint8.
+enum class Encoding : std::uint8_t { encoded = 0, raw = 1 };
+
+enum BoxFlags : std::uint8_t { box_crowd = 1, box_difficult = 2 };
+
+/// Absolute pixels of the stored image, x right and y down, corners half open: width is x2 - x1.
+struct Box {
+    float x1, y1, x2, y2;
+    float area;  ///< the annotation's own area where the source gives one, else width * height; small/medium/large go by it
+    std::int32_t class_index;
+    std::uint8_t flags;
+    std::int64_t annotation_id;
+};
+
+/// One sample as it lies in the data set: spans point into the mapped shard and live as long as the Dataset.
+struct Sample {
+    std::uint64_t id;        ///< position in the data set, 0 .. size()-1
+    std::int64_t image_id;   ///< the source's id
+    std::uint32_t width, height;
+    std::int32_t label;      ///< classification only, else -1
+    std::span<const std::uint8_t> bytes;
+    std::span<const Box> boxes;
+};
+
+/// Reasons with counts, kept by import in the data set.
+using DropCounts = std::map<std::string, std::uint64_t>;
+
+/// An on-disk data set opened for reading: `index.h5` and its shards, mapped, untrusted (every offset, size and class index
+/// is checked at opening). Format: docs/format.md. Thread-safe for reading.
+class Dataset {
+  public:
+    /// Throws base::Error: missing, another format version, inconsistent tables (names file, table and record).
+    static Dataset open(const std::filesystem::path& directory);
+    Dataset(Dataset&&) noexcept;
+    Dataset& operator=(Dataset&&) noexcept;
+    ~Dataset();
+
+    std::uint64_t size() const;
+    Task task() const;
+    Encoding encoding() const;
+    const std::vector<std::string>& classes() const;
+    const std::filesystem::path& directory() const;
+    std::uint64_t content_hash() const;  ///< over samples, boxes, classes and encoding; not over shard boundaries or time
+    std::uint64_t box_count() const;
+    std::uint64_t max_boxes_per_image() const;
+    const DropCounts& dropped_images() const;
+    const DropCounts& dropped_boxes() const;
+    std::string source() const;
+    std::uint64_t shard_count() const;
+    std::uint64_t bytes_on_disk() const;
+
+    Sample sample(std::uint64_t id) const;
+    std::string file_name(std::uint64_t id) const;  ///< the source's file name, with "#x,y" for a tile
+    /// Throws base::Error naming shard, sample and both checksums when the stored bytes do not match their CRC-32C.
+    void verify(std::uint64_t id) const;
+    /// Asks the kernel to read this sample's bytes ahead.
+    void prefetch(std::uint64_t id) const;
+
+  private:
+    struct State;
+    explicit Dataset(std::unique_ptr<State> state);
+    std::unique_ptr<State> state_;
+};
+
+}  // namespace lockstep::sharding

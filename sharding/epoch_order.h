@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+
+namespace lockstep::sharding {
+
+/// A half-open range of positions in an epoch's order.
+struct PositionRange {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+    std::uint64_t count() const { return end - begin; }
+    bool operator==(const PositionRange&) const = default;
+};
+
+/// The `index`-th of `parts` contiguous pieces of `range`; sizes differ by at most one, larger pieces first, pieces may be
+/// empty. Micro-steps are parts of the effective batch, ranks' shares are parts of the micro-step: so what a micro-step
+/// holds never depends on the number of ranks.
+PositionRange part_of(PositionRange range, std::uint64_t parts, std::uint64_t index);
+
+enum class OrderKind : std::uint8_t { sequential, shuffled };
+
+/// The pure function from (seed, epoch, position) to a sample id: a permutation of 0 .. size-1 for each epoch,
+/// the same for every number of ranks and threads, without storing the permutation (a keyed bijection).
+class EpochOrder {
+  public:
+    EpochOrder(OrderKind kind, std::uint64_t seed, std::uint64_t size);
+    std::uint64_t size() const { return size_; }
+    std::uint64_t sample_at(std::uint64_t epoch, std::uint64_t position) const;
+
+    std::uint64_t steps_per_epoch(std::uint64_t effective_batch) const;
+    /// Positions of step `step` (within the epoch); the last one may be shorter, never padded.
+    PositionRange effective_batch(std::uint64_t step, std::uint64_t effective_batch) const;
+
+  private:
+    OrderKind kind_;
+    std::uint64_t seed_;
+    std::uint64_t size_;
+};
+
+/// Count and order-free hash of the primary sample ids that one rank consumed in an epoch. Ledgers add up over ranks
+/// (both fields by wrapping sum), and the total must equal `whole(size)`.
+struct Ledger {
+    std::uint64_t count = 0;
+    std::uint64_t hash = 0;
+    void enter(std::uint64_t sample_id);
+    static Ledger whole(std::uint64_t size);
+    bool operator==(const Ledger&) const = default;
+};
+
+}  // namespace lockstep::sharding
