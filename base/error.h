@@ -27,8 +27,12 @@ class InternalError : public std::logic_error {
     using std::logic_error::logic_error;
 };
 
-/// "rank 1 of 4 on node7" under a launcher (read from OMPI_*, PMIX_* or SLURM_* variables), "pid 123 on laptop" without one.
+/// "rank 1 of 4 on node7" under a launcher (read from OMPI_*, PMIX_* or SLURM_* variables), "pid 123 on laptop" without
+/// one.
 std::string process_name();
+
+/// Whether mpirun or srun started this process as one of its ranks. A plain program in a batch script is not a rank.
+bool under_launcher();
 
 namespace detail {
 [[noreturn]] void check_failed(std::string_view condition, std::string_view operands, std::string_view file, int line);
@@ -38,23 +42,25 @@ namespace detail {
 
 /// Our own mistakes only; never for what a user, a file or a peer can cause. Always on, also in release builds.
 /// Further arguments are joined into the message: LOCKSTEP_CHECK(offset <= size, "bucket ", name).
-#define LOCKSTEP_CHECK(condition, ...)                                                                              \
-    do {                                                                                                            \
-        if (!(condition)) [[unlikely]] {                                                                            \
-            ::lockstep::base::detail::check_failed(#condition, ::lockstep::base::str(__VA_ARGS__), __FILE__, __LINE__); \
-        }                                                                                                           \
+#define LOCKSTEP_CHECK(condition, ...)                                                                       \
+    do {                                                                                                     \
+        if (!(condition)) [[unlikely]] {                                                                     \
+            ::lockstep::base::detail::check_failed(#condition, ::lockstep::base::str(__VA_ARGS__), __FILE__, \
+                                                   __LINE__);                                                \
+        }                                                                                                    \
     } while (false)
 
-#define LOCKSTEP_CHECK_OP(a, op, b, ...)                                                                              \
-    do {                                                                                                              \
-        const auto& lockstep_check_a = (a);                                                                           \
-        const auto& lockstep_check_b = (b);                                                                           \
-        if (!(lockstep_check_a op lockstep_check_b)) [[unlikely]] {                                                   \
-            ::lockstep::base::detail::check_failed(                                                                   \
-                #a " " #op " " #b,                                                                                    \
-                ::lockstep::base::str(lockstep_check_a, " against ", lockstep_check_b __VA_OPT__(, " ", ) __VA_ARGS__), __FILE__, \
-                __LINE__);                                                                                            \
-        }                                                                                                             \
+#define LOCKSTEP_CHECK_OP(a, op, b, ...)                                                 \
+    do {                                                                                 \
+        const auto& lockstep_check_a = (a);                                              \
+        const auto& lockstep_check_b = (b);                                              \
+        if (!(lockstep_check_a op lockstep_check_b)) [[unlikely]] {                      \
+            ::lockstep::base::detail::check_failed(                                      \
+                #a " " #op " " #b,                                                       \
+                ::lockstep::base::str(lockstep_check_a, " against ",                     \
+                                      lockstep_check_b __VA_OPT__(, " ", ) __VA_ARGS__), \
+                __FILE__, __LINE__);                                                     \
+        }                                                                                \
     } while (false)
 
 #define LOCKSTEP_CHECK_EQ(a, b, ...) LOCKSTEP_CHECK_OP(a, ==, b __VA_OPT__(, ) __VA_ARGS__)

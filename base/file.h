@@ -15,12 +15,14 @@ namespace lockstep::base {
 std::string read_text(const std::filesystem::path& path);
 std::vector<std::uint8_t> read_bytes(const std::filesystem::path& path);
 
-/// Written aside in the same folder, synced, renamed, the folder synced: readers see the old content or the new, never a part.
+/// Written aside in the same folder, synced, renamed, the folder synced: readers see the old content or the new, never
+/// a part.
 void write_whole(const std::filesystem::path& path, std::string_view content);
 
-/// Builds a directory aside (`path` + ".partial-PID"), lets `fill` write into it, syncs every file in it and renames it to `path`.
-/// On an exception nothing of it stays. Refuses when `path` exists.
-void write_directory_whole(const std::filesystem::path& path, const std::function<void(const std::filesystem::path&)>& fill);
+/// Builds a directory aside (`path` + ".partial-PID"), lets `fill` write into it, syncs every file in it and renames it
+/// to `path`. On an exception nothing of it stays. Refuses when `path` exists.
+void write_directory_whole(const std::filesystem::path& path,
+                           const std::function<void(const std::filesystem::path&)>& fill);
 
 /// Syncs a file's or a directory's content to the disk.
 void sync_to_disk(const std::filesystem::path& path);

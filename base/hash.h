@@ -7,8 +7,14 @@
 
 namespace lockstep::base {
 
-/// CRC-32C (Castagnoli, reflected 0x82F63B78); the SSE4.2 instruction where the CPU has it. `seed` continues an earlier result.
+/// CRC-32C (Castagnoli, reflected 0x82F63B78); the SSE4.2 instruction where the CPU has it. `seed` continues an earlier
+/// result.
 std::uint32_t crc32c(std::span<const std::uint8_t> bytes, std::uint32_t seed = 0);
+
+namespace detail {
+/// The same without special instructions (slicing by eight), for CPUs that lack them.
+std::uint32_t crc32c_portable(std::span<const std::uint8_t> bytes, std::uint32_t seed = 0);
+}  // namespace detail
 
 /// A 64-bit hash that is stable over machines and versions (FNV-1a over bytes, then mixed). Not cryptographic.
 class Hash64 {

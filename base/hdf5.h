@@ -31,6 +31,8 @@ class Hdf5Handle {
     Hdf5Handle(const Hdf5Handle&) = delete;
     Hdf5Handle& operator=(const Hdf5Handle&) = delete;
     hid_t get() const { return id_; }
+    /// Closes now and says whether that worked; the destructor has nothing left to do.
+    bool close();
 
   private:
     hid_t id_ = H5I_INVALID_HID;
@@ -47,31 +49,41 @@ struct Hdf5Extent {
     std::uint64_t bytes;
 };
 
-/// A file with plain, fixed-size, contiguous data sets and scalar attributes: all that Lockstep writes.
+/// A file with plain, fixed-size, contiguous data sets and scalar attributes on its root: all that Lockstep writes.
+/// Names may have groups ("a/b"), which are created as needed. T is one of (u)int8_t to (u)int64_t, float and double.
+///
+/// Files are untrusted. Before anything is allocated, a data set that is read must be contiguous, stored in this very
+/// file (no external file or link), wholly inside it, and of a type whose every value fits T (same class and sign, not
+/// wider).
+///
 /// Errors are base::Error with path, object name and libhdf5's own reason (its stderr stack printing is switched off).
+/// Methods may be called from any thread; they take hdf5_mutex().
 class Hdf5File {
   public:
-    static Hdf5File open_read_only(const std::filesystem::path& path);  ///< no file locking (shared and read-only mounts)
-    static Hdf5File create(const std::filesystem::path& path);          ///< refuses an existing file
+    static Hdf5File open_read_only(
+        const std::filesystem::path& path);                     ///< no file locking (shared and read-only mounts)
+    static Hdf5File create(const std::filesystem::path& path);  ///< refuses an existing file
     const std::filesystem::path& path() const { return path_; }
 
     /// Flushes and closes; an error (disk full) is thrown here, where a destructor could only swallow it.
+    /// Nothing may be called afterwards.
     void close();
 
     bool has(const std::string& name) const;
     std::vector<std::uint64_t> shape(const std::string& name) const;
 
-    /// Contiguous, early-allocated, unfilled, file-space aligned at 4096 bytes, so that extent() is valid at once.
+    /// Contiguous, early-allocated, unfilled; aligned at 4096 bytes in the file where it is as large as that. extent()
+    /// is valid at once.
     template <typename T>
-    void write(const std::string& name, std::span<const T> values, std::vector<std::uint64_t> shape);
+    void write(const std::string& name, std::span<const T> values, const std::vector<std::uint64_t>& shape);
     template <typename T>
     void write(const std::string& name, std::span<const T> values) {
         write(name, values, {values.size()});
     }
-    /// Reads all; refuses another class of type, another rank than expected or (where given) another element count.
+    /// Reads all, in row-major order; refuses another element count where one is given.
     template <typename T>
     std::vector<T> read(const std::string& name, std::optional<std::uint64_t> expected_count = std::nullopt) const;
-    /// Elements [begin, begin + count) of a one-dimensional data set.
+    /// Elements [begin, begin + count) of a one-dimensional data set; refuses what lies beyond its end.
     template <typename T>
     std::vector<T> read_range(const std::string& name, std::uint64_t begin, std::uint64_t count) const;
 
@@ -81,21 +93,42 @@ class Hdf5File {
     template <typename T>
     void write_range(const std::string& name, std::uint64_t begin, std::span<const T> values);
 
-    void write_strings(const std::string& name, std::span<const std::string> values);  ///< fixed-length, null-padded UTF-8
+    /// Fixed-length, null-padded UTF-8; refuses a text with a null character.
+    void write_strings(const std::string& name, std::span<const std::string> values);
     std::vector<std::string> read_strings(const std::string& name) const;
 
-    void write_attribute(const std::string& name, const std::string& value);  ///< on the root group
+    void write_attribute(const std::string& name, const std::string& value);  ///< at most 64 KB
     void write_attribute(const std::string& name, std::uint64_t value);
     std::string read_string_attribute(const std::string& name) const;
     std::uint64_t read_u64_attribute(const std::string& name) const;
 
-    /// Throws where the layout is not contiguous or reaches beyond the end of the file.
+    /// Where the data set lies. Throws where the layout is not contiguous or reaches beyond the end of the file.
     Hdf5Extent extent(const std::string& name) const;
 
   private:
-    Hdf5File(Hdf5Handle file, std::filesystem::path path) : file_(std::move(file)), path_(std::move(path)) {}
+    struct Opened;  // a data set with its type and shape
+    struct OpenedAttribute {
+        Hdf5Handle handle;
+        Hdf5Handle type;
+    };
+
+    Hdf5File(Hdf5Handle file, std::filesystem::path path, std::optional<std::uint64_t> size)
+        : file_(std::move(file)), path_(std::move(path)), size_(size) {}
+
+    [[noreturn]] void fail(std::string_view action, const std::string& name, std::string_view reason) const;
+    hid_t checked(hid_t result, std::string_view action, const std::string& name) const;
+    hid_t file() const;
+    Opened open_dataset(const std::string& name) const;
+    Hdf5Handle create_contiguous(const std::string& name, hid_t type, const std::vector<std::uint64_t>& shape);
+    void write_attribute(const std::string& name, hid_t type, const void* value);
+    OpenedAttribute open_attribute(const std::string& name) const;
+    template <typename T>
+    Opened open_for_reading(const std::string& name) const;
+    Hdf5Extent extent_of(const Opened& opened) const;
+
     Hdf5Handle file_;
     std::filesystem::path path_;
+    std::optional<std::uint64_t> size_;  // of a file opened for reading; one that is being written grows
 };
 
 }  // namespace lockstep::base

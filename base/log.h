@@ -5,8 +5,8 @@
 
 namespace lockstep::base {
 
-/// Lines to stderr, each with time, level and, under a launcher, rank and host; results never go here (they go to stdout).
-/// Thread-safe.
+/// Lines to stderr, each with time, level and, under a launcher, rank and host; results never go here (they go to
+/// stdout). Thread-safe.
 void log_info(std::string_view message);
 void log_warning(std::string_view message);
 void log_error(std::string_view message);

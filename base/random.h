@@ -6,7 +6,14 @@
 namespace lockstep::base {
 
 /// What a stream of random numbers is for; two purposes never share numbers.
-enum class RandomPurpose : std::uint32_t { order = 1, augmentation = 2, mosaic = 3, initialisation = 4, composition = 5, test = 99 };
+enum class RandomPurpose : std::uint32_t {
+    order = 1,
+    augmentation = 2,
+    mosaic = 3,
+    initialisation = 4,
+    composition = 5,
+    test = 99
+};
 
 /// Counter-based random numbers (Philox4x32-10: Salmon, Moraes, Dror, Shaw, SC'11): a pure function of
 /// (seed, purpose, epoch, item) and the number of draws made so far, so threads, ranks and resumes cannot change them.

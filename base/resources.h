@@ -1,7 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <optional>
 #include <string>
+#include <string_view>
 
 namespace lockstep::base {
 
@@ -9,7 +12,8 @@ namespace lockstep::base {
 double monotonic_seconds();
 /// "2026-11-30T04:05:06Z".
 std::string utc_timestamp();
-/// Proportional set size of this process (smaps_rollup), in bytes; shared pages count by their share. 0 where unreadable.
+/// Proportional set size of this process (smaps_rollup), in bytes; shared pages count by their share. 0 where
+/// unreadable.
 std::uint64_t pss_bytes();
 /// Peak resident set of this process (getrusage), in bytes.
 std::uint64_t peak_rss_bytes();
@@ -17,5 +21,12 @@ std::uint64_t peak_rss_bytes();
 unsigned usable_cores();
 std::string host_name();
 std::string cpu_model();
+
+namespace detail {
+/// The smallest CPU quota, in cores, on the way from this process's control group up to the root; nothing where
+/// unlimited. `membership` is the content of /proc/self/cgroup, `root` where the control groups are mounted (versions 1
+/// and 2).
+std::optional<double> cgroup_cpu_quota(const std::filesystem::path& root, std::string_view membership);
+}  // namespace detail
 
 }  // namespace lockstep::base

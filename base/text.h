@@ -28,14 +28,18 @@ std::string fixed(double value, int decimals);
 /// "25.0 MiB", "981 B": powers of 1024, one decimal from KiB on.
 std::string human_bytes(double bytes);
 
-/// "1:02:03", "4:05", "0.8 s".
+/// "1:02:03", "4:05", "0.8 s"; "?" where it is not finite.
 std::string human_duration(double seconds);
 
 std::string join(std::span<const std::string> parts, std::string_view separator);
+/// Keeps empty parts: "a,,b" has three, and "" has one.
 std::vector<std::string> split(std::string_view text, char separator);
+/// Without white space at both ends.
 std::string_view trim(std::string_view text);
 
-/// The candidate with the least edit distance to `word`, or "" where none is near enough to be a likely slip of typing.
+/// The candidate with the least edit distance to `word` (insertion, deletion, substitution, swap of neighbours; the
+/// first of equals), or "" where none is near enough to be a likely slip of typing: one edit, or a third of the longer
+/// word.
 std::string nearest_word(std::string_view word, std::span<const std::string> candidates);
 
 /// Escapes &, <, >, " and ' so that the text can stand in HTML and in attributes.

@@ -1,0 +1,141 @@
+#include "base/resources.h"
+
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <ctime>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace lockstep::base {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What follows "KEY:" in a file of such lines; nothing where it is missing or the file unreadable.
+std::optional<std::string> field(const fs::path& path, std::string_view key) {
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);) {
+        const std::size_t colon = line.find(':');
+        if (colon != std::string::npos && trim(std::string_view(line).substr(0, colon)) == key) {
+            return std::string(trim(std::string_view(line).substr(colon + 1)));
+        }
+    }
+    return std::nullopt;
+}
+
+unsigned cores_by_affinity() {
+    // The kernel refuses a mask that is smaller than its own.
+    for (int capacity = 1024; capacity <= 1 << 20; capacity *= 2) {
+        std::vector<unsigned long> mask(CPU_ALLOC_SIZE(capacity) / sizeof(unsigned long));
+        const std::size_t bytes = mask.size() * sizeof(unsigned long);
+        auto* set = reinterpret_cast<cpu_set_t*>(mask.data());
+        if (sched_getaffinity(0, bytes, set) == 0) {
+            return static_cast<unsigned>(std::max(1, CPU_COUNT_S(bytes, set)));
+        }
+    }
+    return 1;
+}
+
+/// The quota that one control group sets, in cores: version 2 ("200000 100000" or "max 100000") or version 1.
+std::optional<double> group_quota(const fs::path& group) {
+    double quota = 0;
+    double period = 0;
+    if (std::ifstream file(group / "cpu.max"); file >> quota >> period && period > 0) {
+        return quota / period;
+    }
+    std::ifstream quota_file(group / "cpu.cfs_quota_us");
+    std::ifstream period_file(group / "cpu.cfs_period_us");
+    if (quota_file >> quota && period_file >> period && quota > 0 && period > 0) {  // -1: unlimited
+        return quota / period;
+    }
+    return std::nullopt;
+}
+
+}  // namespace
+
+double monotonic_seconds() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string utc_timestamp() {
+    const std::time_t now = std::time(nullptr);
+    std::tm parts{};
+    gmtime_r(&now, &parts);
+    std::array<char, 32> text;
+    const std::size_t length = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+    return {text.data(), length};
+}
+
+std::uint64_t pss_bytes() {
+    std::uint64_t kibibytes = 0;
+    std::istringstream(field("/proc/self/smaps_rollup", "Pss").value_or("0")) >> kibibytes;
+    return kibibytes * 1024;
+}
+
+std::uint64_t peak_rss_bytes() {
+    rusage usage{};
+    LOCKSTEP_CHECK_EQ(getrusage(RUSAGE_SELF, &usage), 0);
+    return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+unsigned usable_cores() {
+    std::stringstream membership;
+    membership << std::ifstream("/proc/self/cgroup").rdbuf();
+    const unsigned allowed = cores_by_affinity();
+    const auto quota = detail::cgroup_cpu_quota("/sys/fs/cgroup", membership.str());
+    return quota ? std::clamp(static_cast<unsigned>(std::min(std::ceil(*quota), 1e9)), 1u, allowed) : allowed;
+}
+
+std::optional<double> detail::cgroup_cpu_quota(const fs::path& root, std::string_view membership) {
+    std::optional<double> least;
+    for (const std::string& line : split(membership, '\n')) {
+        // "0::/path" (version 2), "4:cpu,cpuacct:/path" (version 1, mounted under its controllers' names).
+        const std::vector<std::string> parts = split(line, ':');
+        if (parts.size() < 3) {
+            continue;
+        }
+        const std::vector<std::string> controllers = split(parts[1], ',');
+        if (!parts[1].empty() && std::find(controllers.begin(), controllers.end(), "cpu") == controllers.end()) {
+            continue;
+        }
+        const fs::path mount = parts[1].empty() ? root : root / parts[1];
+        const fs::path group = fs::path(parts[2]).relative_path();
+        for (fs::path level = group;; level = level.parent_path()) {
+            if (const auto quota = group_quota(mount / level)) {
+                least = std::min(least.value_or(std::numeric_limits<double>::infinity()), *quota);
+            }
+            if (level.empty()) {
+                break;
+            }
+        }
+    }
+    return least;
+}
+
+std::string host_name() {
+    utsname names{};
+    LOCKSTEP_CHECK_EQ(uname(&names), 0);
+    return names.nodename;
+}
+
+std::string cpu_model() {
+    if (const auto model = field("/proc/cpuinfo", "model name")) {
+        return *model;
+    }
+    utsname names{};
+    LOCKSTEP_CHECK_EQ(uname(&names), 0);
+    return names.machine;
+}
+
+}  // namespace lockstep::base
