@@ -4,27 +4,30 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/flat_layout.h"
+#include "comm/flat_tensors.h"
 
 namespace lockstep::comm {
 
-/// One trainable tensor, and the head whose loss it hears. No parameter hears two heads, so one divisor per head is exact.
+/// One trainable tensor, and the head whose loss it hears. No parameter hears two heads, so one divisor per head is
+/// exact.
 struct ReducedParameter {
     std::string name;
     at::Tensor tensor;
     std::int32_t head = 0;
 };
 
-/// Undivided sums of one micro-step: for each head a scalar to send backward and its denominator (a count or a target-score
-/// sum, on this rank, for this micro-step), plus detached parts for the log.
+/// Undivided sums of one micro-step: for each head a scalar to send backward and its denominator (a count or a
+/// target-score sum, on this rank, for this micro-step), plus detached parts for the log. Shapes are the same on every
+/// rank and in every micro-step, also for an empty micro-batch.
 struct LossSums {
-    std::vector<at::Tensor> sums;          ///< one scalar with graph per head; connected to the head's parameters even when zero
+    std::vector<at::Tensor> sums;  ///< one scalar per head; without a graph (an empty micro-batch) it sends nothing
     std::vector<at::Tensor> denominators;  ///< one detached scalar per head
-    std::vector<at::Tensor> parts;         ///< per head a detached vector of loss parts, as sums, same order as part_names
+    std::vector<at::Tensor> parts;  ///< per head a detached vector of loss parts, as sums, same order as part_names
 };
 
 /// Totals over ranks and micro-steps, in FP64.
@@ -33,20 +36,29 @@ struct Denominators {
     std::vector<std::vector<double>> parts;  ///< per head
 };
 
-/// Keeps gradients as views into flat buckets (never mixing heads), sends sums backward, and reduces over the ranks after the
-/// effective batch's last micro-step. Collective: every rank makes the same calls, also with an empty micro-batch.
+/// Keeps gradients as views into flat buckets (never mixing heads), sends sums backward, and reduces over the ranks
+/// after the effective batch's last micro-step. Collective: every rank makes the same calls, also with an empty
+/// micro-batch. Not thread-safe; the parameters' gradients belong to it from construction on.
 class GradientReducer {
   public:
-    /// Parameters in model order; buckets go in reverse, as the backward pass does. Sets each parameter's grad to a view with
-    /// the parameter's own strides.
+    /// Parameters (FP32 or FP64 leaves, on the CPU) in model order; buckets go in reverse, as the backward pass does.
+    /// Sets each parameter's grad to a zeroed view with the parameter's own strides: change the memory format before,
+    /// not after. Throws base::Error when two parameters share a name or memory, or one is not trainable.
     GradientReducer(Communicator& communicator, std::vector<ReducedParameter> parameters, double bucket_mib);
     ~GradientReducer();
 
+    /// Adds d(sum of all heads' sums)/d(parameter) to the gradients, in one backward pass, and keeps denominators and
+    /// parts.
     void backward(const LossSums& sums, bool is_last_micro_step);
     /// Waits for every bucket; afterwards gradients hold sums over all ranks and micro-steps. Resets the denominators.
     Denominators finish();
-    /// Zeroes the buckets for the next effective batch.
+    /// Zeroes the gradients for the next effective batch.
     void zero();
+
+    /// Where every parameter lies in flat memory. A FlatTensors made of it (for parameters, state, averages) shares its
+    /// index ranges with gradients(), in the order of the constructor's parameters.
+    const FlatLayout& layout() const;
+    const FlatTensors& gradients() const;
 
     /// Seconds of the last finish() in which nothing was left to compute.
     double exposed_seconds() const;

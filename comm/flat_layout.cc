@@ -1,0 +1,47 @@
+#include "comm/flat_layout.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace lockstep::comm {
+
+namespace {
+
+constexpr std::size_t cache_line_bytes = 64;
+
+std::size_t rounded_up(std::size_t value, std::size_t multiple) {
+    return (value + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
+
+FlatLayout::FlatLayout(const std::vector<FlatTensor>& tensors, std::size_t bucket_bytes) : entries_(tensors.size()) {
+    std::vector<std::size_t> bucket_begin;  // by segment: where its open bucket starts
+    for (std::size_t i = tensors.size(); i-- > 0;) {
+        const FlatTensor& tensor = tensors[i];
+        const auto found = std::ranges::find_if(segments_, [&](const Segment& segment) {
+            return segment.head == tensor.head && segment.type == tensor.type;
+        });
+        const auto index = static_cast<std::size_t>(found - segments_.begin());
+        if (found == segments_.end()) {
+            segments_.push_back({tensor.head, tensor.type, 0});
+            bucket_begin.push_back(0);
+        }
+        Segment& segment = segments_[index];
+        const std::size_t width = size_of(tensor.type);
+        entries_[i] = {tensor.name, index, segment.count, tensor.count};
+        segment.count += rounded_up(tensor.count, cache_line_bytes / width);
+        if ((segment.count - bucket_begin[index]) * width >= bucket_bytes) {
+            buckets_.push_back({index, bucket_begin[index], segment.count});
+            bucket_begin[index] = segment.count;
+        }
+    }
+    for (std::size_t index = 0; index < segments_.size(); ++index) {
+        if (bucket_begin[index] < segments_[index].count) {
+            buckets_.push_back({index, bucket_begin[index], segments_[index].count});
+        }
+    }
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "comm/communicator.h"
+#include "comm/topology.h"
+
+namespace lockstep::comm {
+
+/// True when a launcher of ranks (mpirun, srun --mpi=pmix) started this process. Looks at the environment only, so that
+/// programs without ranks never start MPI; being inside a Slurm allocation does not count.
+/// Throws base::Error where a launcher started several tasks in a way that this MPI does not see: each would train
+/// alone.
+bool is_launched_by_mpi();
+
+/// MPI from construction to destruction, with MPI_THREAD_MULTIPLE and error codes instead of aborts. One a process.
+/// Destroyed while an exception unwinds, it ends the whole job instead of waiting for the other ranks for ever.
+class MpiGuard {
+  public:
+    /// Throws base::Error when MPI does not start or gives less than MPI_THREAD_MULTIPLE.
+    MpiGuard();
+    ~MpiGuard();
+    MpiGuard(const MpiGuard&) = delete;
+    MpiGuard& operator=(const MpiGuard&) = delete;
+
+  private:
+    int exceptions_at_start_;
+};
+
+/// Logs `message` and ends all ranks at once; the launcher exits with `exit_code`, which is not zero. Works with and
+/// without MPI. No destructor runs.
+[[noreturn]] void abort_job(int exit_code, std::string_view message);
+
+/// Runs a program's ranks: starts MPI if this process was launched by it, calls `body` and returns what it returns (the
+/// same on every rank). An exception on any rank ends the job on all: its text is logged, the exit code is 2 for a
+/// base::UsageError and 1 otherwise. Without MPI, exceptions pass through.
+int run_ranks(const std::function<int()>& body);
+
+/// All ranks of the job, over MPI point-to-point messages, on a communicator of its own: operations of two purposes
+/// never meet. Buffers lie in host memory. `purpose` is a name for messages; `timeout` is the deadline of one
+/// operation, and of this call. Collective; MPI must run (MpiGuard) with MPI_THREAD_MULTIPLE, and the object must go
+/// before MPI does.
+std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::chrono::milliseconds timeout);
+
+/// The MPI communicator where MPI runs, the single one otherwise.
+std::unique_ptr<Communicator> make_communicator(std::string purpose, std::chrono::milliseconds timeout);
+
+/// Who shares memory with whom. Collective over `world`, a communicator of all ranks; this host alone where MPI does
+/// not run.
+Topology detect_topology(Communicator& world);
+
+}  // namespace lockstep::comm

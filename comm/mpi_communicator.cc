@@ -1,0 +1,546 @@
+#include <mpi.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <exception>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+#include "base/resources.h"
+#include "base/text.h"
+#include "comm/mpi.h"
+#include "comm/mpi_check.h"
+#include "comm/reduce.h"
+
+namespace lockstep::comm {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Bytes = std::span<std::byte>;
+using ConstBytes = std::span<const std::byte>;
+
+/// Waiting that is quick when the answer is near and polite when it is not, also with more ranks than cores.
+class Backoff {
+  public:
+    void pause() {
+        ++pauses_;
+        if (pauses_ < spins) {
+            return;
+        }
+        if (pauses_ < yields) {
+            sched_yield();
+        } else {
+            std::this_thread::sleep_for(std::chrono::microseconds(50));
+        }
+    }
+
+  private:
+    static constexpr int spins = 200;
+    static constexpr int yields = 2000;
+    int pauses_ = 0;
+};
+
+/// Messages in flight that are waited for together. Destroyed early (an operation failed), it takes back what is not
+/// yet matched.
+class Transfers {
+  public:
+    Transfers() = default;
+    Transfers(const Transfers&) = delete;
+    Transfers& operator=(const Transfers&) = delete;
+    ~Transfers() {
+        for (std::size_t i = 0; i < requests_.size(); ++i) {
+            if (requests_[i] != MPI_REQUEST_NULL) {
+                if (messages_[i].is_receive) {
+                    MPI_Cancel(&requests_[i]);
+                }
+                MPI_Request_free(&requests_[i]);
+            }
+        }
+    }
+
+    void send(MPI_Comm comm, ConstBytes bytes, int peer, int tag) {
+        add({peer, bytes.size(), false});
+        check_mpi(MPI_Isend(bytes.data(), count_of(bytes), MPI_BYTE, peer, tag, comm, &requests_.back()), "MPI_Isend");
+    }
+
+    void receive(MPI_Comm comm, Bytes bytes, int peer, int tag) {
+        add({peer, bytes.size(), true});
+        check_mpi(MPI_Irecv(bytes.data(), count_of(bytes), MPI_BYTE, peer, tag, comm, &requests_.back()), "MPI_Irecv");
+    }
+
+    bool done() const { return done_ == requests_.size(); }
+
+    /// Lets MPI work. True when at least one message got through.
+    bool poll() {
+        int completed = 0;
+        indices_.resize(requests_.size());
+        statuses_.resize(requests_.size());
+        const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &completed, indices_.data(),
+                                      statuses_.data());
+        if (code != MPI_ERR_IN_STATUS) {
+            check_mpi(code, "MPI_Testsome");
+        }
+        for (int i = 0; i < completed; ++i) {
+            check_completed(messages_[static_cast<std::size_t>(indices_[i])], statuses_[i], code == MPI_ERR_IN_STATUS);
+        }
+        done_ += static_cast<std::size_t>(std::max(completed, 0));
+        return completed > 0;
+    }
+
+    void clear() {
+        requests_.clear();
+        messages_.clear();
+        done_ = 0;
+    }
+
+    /// Peers of messages that did not get through, ascending.
+    std::vector<int> missing_peers() const {
+        std::vector<int> peers;
+        for (std::size_t i = 0; i < requests_.size(); ++i) {
+            if (requests_[i] != MPI_REQUEST_NULL) {
+                peers.push_back(messages_[i].peer);
+            }
+        }
+        std::ranges::sort(peers);
+        peers.erase(std::ranges::unique(peers).begin(), peers.end());
+        return peers;
+    }
+
+  private:
+    struct Message {
+        int peer;
+        std::size_t bytes;
+        bool is_receive;
+    };
+
+    static int count_of(ConstBytes bytes) {
+        LOCKSTEP_CHECK_LE(bytes.size(), std::size_t{1} << 30, "chunks keep messages below MPI's int counts");
+        return static_cast<int>(bytes.size());
+    }
+
+    void add(const Message& message) {
+        messages_.push_back(message);
+        requests_.push_back(MPI_REQUEST_NULL);
+    }
+
+    static void check_completed(const Message& message, const MPI_Status& status, bool has_error) {
+        int error_class = MPI_SUCCESS;
+        if (has_error && status.MPI_ERROR != MPI_SUCCESS) {
+            MPI_Error_class(status.MPI_ERROR, &error_class);
+            if (error_class != MPI_ERR_TRUNCATE) {
+                check_mpi(status.MPI_ERROR, base::str("a message with rank ", message.peer));
+            }
+        }
+        if (!message.is_receive) {
+            return;
+        }
+        int received = 0;
+        check_mpi(MPI_Get_count(&status, MPI_BYTE, &received), "MPI_Get_count");
+        if (error_class == MPI_ERR_TRUNCATE || static_cast<std::size_t>(received) != message.bytes) {
+            throw base::Error(base::str(
+                "rank ", message.peer, " sent ", error_class == MPI_ERR_TRUNCATE ? "more" : base::str(received),
+                " bytes where ", message.bytes,
+                " were expected: the ranks call different operations, or one with different sizes"));
+        }
+    }
+
+    std::vector<MPI_Request> requests_;
+    std::vector<Message> messages_;
+    std::vector<int> indices_;
+    std::vector<MPI_Status> statuses_;
+    std::size_t done_ = 0;
+};
+
+/// The range of `part` that belongs to chunk `index`; empty beyond the end.
+template <typename T>
+std::span<T> chunk_of(std::span<T> part, std::size_t chunk_bytes, std::size_t index) {
+    const std::size_t begin = std::min(index * chunk_bytes, part.size());
+    return part.subspan(begin, std::min(chunk_bytes, part.size() - begin));
+}
+
+std::size_t chunks_in(std::size_t bytes, std::size_t chunk_bytes) {
+    return (bytes + chunk_bytes - 1) / chunk_bytes;
+}
+
+/// Every rank exchanges directly with every other one, in chunks. Direct exchange moves as few bytes as a ring does,
+/// and lets the slice's owner add all contributions at once: in rank order, and rounding 16-bit types only once.
+class MpiCommunicator final : public Communicator {
+  public:
+    MpiCommunicator(std::string purpose, std::chrono::milliseconds timeout)
+        : purpose_(std::move(purpose)), timeout_(timeout) {
+        check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
+        check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size_), "MPI_Comm_size");
+        chunk_bytes_ =
+            std::clamp<std::size_t>(scratch_limit_bytes / 2 / static_cast<std::size_t>(size_), 64 << 10, 1 << 20);
+        chunk_bytes_ -= chunk_bytes_ % 64;  // no element is split
+        duplicate_world();
+        exchange_host_names();
+    }
+
+    ~MpiCommunicator() override {
+        // After a failure the peers may be anywhere, and freeing is collective; the job is about to end.
+        if (!in_operation_ && std::uncaught_exceptions() == 0 && mpi_is_running()) {
+            MPI_Comm_free(&comm_);
+        }
+    }
+
+    Rank rank() const override { return Rank{rank_}; }
+    std::int32_t size() const override { return size_; }
+
+    void all_reduce(Buffer buffer, ReduceOp op, std::string_view name) override {
+        const Operation operation(*this, base::str("all_reduce (", name_of(op), " of ", name_of(buffer.type), ")"),
+                                  name, buffer.bytes());
+        if (buffer.bytes() * static_cast<std::size_t>(size_) <= small_exchange_bytes) {
+            reduce_small(buffer, op);
+        } else {
+            reduce_slices(buffer, op, /*gather_results=*/true);
+        }
+    }
+
+    void reduce_scatter(Buffer buffer, ReduceOp op, std::string_view name) override {
+        const Operation operation(*this, base::str("reduce_scatter (", name_of(op), " of ", name_of(buffer.type), ")"),
+                                  name, buffer.bytes());
+        reduce_slices(buffer, op, /*gather_results=*/false);
+    }
+
+    void all_gather(Buffer buffer, std::string_view name) override {
+        const Operation operation(*this, "all_gather", name, buffer.bytes());
+        gather(slices_of(buffer));
+    }
+
+    void broadcast(Buffer buffer, Rank root, std::string_view name) override {
+        LOCKSTEP_CHECK(0 <= index_of(root) && index_of(root) < size_, "root ", index_of(root), " of broadcast ", name);
+        const Operation operation(*this, "broadcast", name, buffer.bytes());
+        broadcast_along_tree({static_cast<std::byte*>(buffer.data), buffer.bytes()}, index_of(root));
+    }
+
+    /// Dissemination: after step k everyone has heard, directly or not, from 2^(k+1) - 1 ranks before it.
+    void barrier(std::string_view name) override {
+        const Operation operation(*this, "barrier", name, 0);
+        for (int distance = 1; distance < size_; distance *= 2) {
+            Transfers step;
+            step.receive(comm_, {}, wrapped(rank_ - distance), tag(Lane::results));
+            step.send(comm_, {}, wrapped(rank_ + distance), tag(Lane::results));
+            wait(step);
+        }
+    }
+
+    std::vector<std::vector<std::byte>> all_gather_bytes(std::span<const std::byte> mine,
+                                                         std::string_view name) override {
+        const Operation operation(*this, "all_gather_bytes", name, mine.size());
+        std::vector<std::uint64_t> lengths(static_cast<std::size_t>(size_));
+        lengths[static_cast<std::size_t>(rank_)] = mine.size();
+        gather(slices_of(Buffer{lengths.data(), lengths.size(), DataType::i64}));
+
+        std::vector<std::vector<std::byte>> all(lengths.size());
+        std::vector<Bytes> parts;
+        for (std::size_t peer = 0; peer < all.size(); ++peer) {
+            all[peer].resize(lengths[peer]);
+            parts.emplace_back(all[peer]);
+        }
+        std::ranges::copy(mine, parts[static_cast<std::size_t>(rank_)].begin());
+        gather(parts);
+        return all;
+    }
+
+  private:
+    /// Two streams of messages in one operation, told apart by their tags.
+    enum class Lane : int { contributions = 0, results = 1 };
+
+    static constexpr std::size_t scratch_limit_bytes = 8 << 20;
+    /// Below this many bytes in all, one round of whole buffers beats two rounds of slices.
+    static constexpr std::size_t small_exchange_bytes = 64 << 10;
+
+    /// From the call of an operation to its success. After a failure no further one is let in, since the ranks are no
+    /// longer in step.
+    class Operation {
+      public:
+        Operation(MpiCommunicator& owner, std::string kind, std::string_view name, std::size_t bytes)
+            : owner_(owner), exceptions_(std::uncaught_exceptions()) {
+            if (owner.in_operation_) {
+                throw base::Error(
+                    base::str(kind, " \"", name, "\" on communicator \"", owner.purpose_,
+                              "\" is not possible after this failed or unfinished one: ", owner.describe()));
+            }
+            owner.in_operation_ = true;
+            owner.kind_ = std::move(kind);
+            owner.name_ = name;
+            owner.bytes_ = bytes;
+            ++owner.sequence_;
+            owner.deadline_ = Clock::now() + owner.timeout_;
+        }
+        ~Operation() {
+            if (std::uncaught_exceptions() == exceptions_) {
+                owner_.in_operation_ = false;
+            }
+        }
+        Operation(const Operation&) = delete;
+        Operation& operator=(const Operation&) = delete;
+
+      private:
+        MpiCommunicator& owner_;
+        int exceptions_;
+    };
+
+    void duplicate_world() {
+        const Operation operation(*this, "set-up", "MPI_Comm_idup", 0);
+        MPI_Request request = MPI_REQUEST_NULL;
+        check_mpi(MPI_Comm_idup(MPI_COMM_WORLD, &comm_, &request), "MPI_Comm_idup");
+        Backoff backoff;
+        for (int done = 0; done == 0; backoff.pause()) {
+            check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+            if (done == 0 && Clock::now() > deadline_) {
+                throw base::Error(base::str(describe(), " took longer than ", seconds(timeout_),
+                                            ": some rank has not asked for this communicator"));
+            }
+        }
+        check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    }
+
+    void exchange_host_names() {
+        const std::string host = base::host_name();
+        hosts_.assign(static_cast<std::size_t>(size_), "unknown host");
+        hosts_[static_cast<std::size_t>(rank_)] = host;
+        const auto all = all_gather_bytes(std::as_bytes(std::span(host)), "host names");
+        for (std::size_t peer = 0; peer < all.size(); ++peer) {
+            hosts_[peer].assign(reinterpret_cast<const char*>(all[peer].data()), all[peer].size());
+        }
+    }
+
+    std::vector<Bytes> slices_of(const Buffer& buffer) const {
+        const std::size_t width = size_of(buffer.type);
+        auto* const data = static_cast<std::byte*>(buffer.data);
+        std::vector<Bytes> slices;
+        for (int peer = 0; peer < size_; ++peer) {
+            const Slice slice = slice_of(buffer.count, size_, Rank{peer});
+            slices.emplace_back(data + slice.begin * width, slice.count() * width);
+        }
+        return slices;
+    }
+
+    /// Every rank fills its own part; afterwards all parts are filled everywhere.
+    void gather(const std::vector<Bytes>& parts) {
+        std::array<Transfers, 2> window;
+        const std::size_t chunks = chunks_in(longest(parts), chunk_bytes_);
+        for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+            post_gather(window[chunk % 2], parts, chunk);
+            wait(window[(chunk + 1) % 2]);
+        }
+        wait(window[(chunks + 1) % 2]);
+    }
+
+    /// Everybody sends everything to everybody, and all compute the same.
+    void reduce_small(const Buffer& buffer, ReduceOp op) {
+        const std::size_t stride = buffer.bytes();
+        const Bytes scratch = scratch_of(stride * static_cast<std::size_t>(size_));
+        std::vector<Bytes> parts;
+        std::vector<const std::byte*> sources;
+        for (std::size_t peer = 0; peer < static_cast<std::size_t>(size_); ++peer) {
+            parts.push_back(scratch.subspan(peer * stride, stride));
+            sources.push_back(parts.back().data());
+        }
+        auto* const data = static_cast<std::byte*>(buffer.data);
+        std::copy_n(data, stride, parts[static_cast<std::size_t>(rank_)].data());
+        gather(parts);
+        reduce_in_order(sources, data, buffer.count, buffer.type, op);
+    }
+
+    /// Chunk by chunk: every rank sends its contribution to the slice's owner, who reduces and, for an all-reduce,
+    /// sends the result to all while the next chunk's contributions are under way.
+    void reduce_slices(const Buffer& buffer, ReduceOp op, bool gather_results) {
+        const std::vector<Bytes> slices = slices_of(buffer);
+        const std::size_t chunks = chunks_in(longest(slices), chunk_bytes_);
+        const std::size_t half = chunk_bytes_ * static_cast<std::size_t>(size_);
+        const Bytes scratch = scratch_of(2 * half);
+        std::array<Transfers, 2> contributions;
+        std::array<Transfers, 2> results;
+        for (std::size_t step = 0; step < chunks + 2; ++step) {
+            if (step < chunks) {
+                post_contributions(contributions[step % 2], slices, scratch.subspan(step % 2 * half, half), step);
+            }
+            if (step >= 1 && step <= chunks) {
+                const std::size_t chunk = step - 1;
+                wait(contributions[chunk % 2]);
+                reduce_own_chunk(slices, scratch.subspan(chunk % 2 * half, half), chunk, buffer.type, op);
+                if (gather_results) {
+                    post_gather(results[chunk % 2], slices, chunk);
+                }
+            }
+            if (step >= 2) {
+                wait(results[step % 2]);
+            }
+        }
+    }
+
+    /// `inbox` has room for one chunk from each rank.
+    void post_contributions(Transfers& transfers, const std::vector<Bytes>& slices, Bytes inbox, std::size_t chunk) {
+        const std::size_t own_bytes = chunk_of(slices[static_cast<std::size_t>(rank_)], chunk_bytes_, chunk).size();
+        for (int distance = 1; distance < size_; ++distance) {
+            const int from = wrapped(rank_ - distance);
+            const int to = wrapped(rank_ + distance);
+            receive(transfers, inbox.subspan(static_cast<std::size_t>(from) * chunk_bytes_, own_bytes), from,
+                    Lane::contributions);
+            send(transfers, chunk_of(slices[static_cast<std::size_t>(to)], chunk_bytes_, chunk), to,
+                 Lane::contributions);
+        }
+    }
+
+    void post_gather(Transfers& transfers, const std::vector<Bytes>& parts, std::size_t chunk) {
+        for (int distance = 1; distance < size_; ++distance) {
+            const int from = wrapped(rank_ - distance);
+            const int to = wrapped(rank_ + distance);
+            receive(transfers, chunk_of(parts[static_cast<std::size_t>(from)], chunk_bytes_, chunk), from,
+                    Lane::results);
+            send(transfers, chunk_of(parts[static_cast<std::size_t>(rank_)], chunk_bytes_, chunk), to, Lane::results);
+        }
+    }
+
+    void reduce_own_chunk(const std::vector<Bytes>& slices, Bytes inbox, std::size_t chunk, DataType type,
+                          ReduceOp op) {
+        const Bytes own = chunk_of(slices[static_cast<std::size_t>(rank_)], chunk_bytes_, chunk);
+        std::vector<const std::byte*> sources;
+        for (int peer = 0; peer < size_; ++peer) {
+            sources.push_back(peer == rank_ ? own.data()
+                                            : inbox.data() + static_cast<std::size_t>(peer) * chunk_bytes_);
+        }
+        reduce_in_order(sources, own.data(), own.size() / size_of(type), type, op);
+    }
+
+    /// Binomial tree. With ranks counted from the root, a rank's parent has its lowest set bit cleared, and its
+    /// children have one lower bit set; the child with the largest subtree is served first.
+    void broadcast_along_tree(Bytes data, int root) {
+        const int position = wrapped(rank_ - root);
+        const int reach =
+            position == 0 ? static_cast<int>(std::bit_ceil(static_cast<unsigned>(size_))) : position & -position;
+        std::vector<int> children;
+        for (int bit = reach / 2; bit > 0; bit /= 2) {
+            if (position + bit < size_) {
+                children.push_back(wrapped(position + bit + root));
+            }
+        }
+        const int parent = wrapped(position - reach + root);
+
+        std::array<Transfers, 2> incoming;
+        std::array<Transfers, 2> outgoing;
+        const std::size_t chunks = chunks_in(data.size(), chunk_bytes_);
+        for (std::size_t step = 0; step < chunks + 1; ++step) {
+            if (position != 0 && step < chunks) {
+                receive(incoming[step % 2], chunk_of(data, chunk_bytes_, step), parent, Lane::results);
+            }
+            if (step >= 1) {
+                const std::size_t chunk = step - 1;
+                wait(incoming[chunk % 2]);
+                wait(outgoing[chunk % 2]);
+                for (const int child : children) {
+                    send(outgoing[chunk % 2], chunk_of(data, chunk_bytes_, chunk), child, Lane::results);
+                }
+            }
+        }
+        for (Transfers& transfers : outgoing) {
+            wait(transfers);
+        }
+    }
+
+    void send(Transfers& transfers, ConstBytes bytes, int peer, Lane lane) {
+        if (!bytes.empty()) {
+            transfers.send(comm_, bytes, peer, tag(lane));
+        }
+    }
+
+    void receive(Transfers& transfers, Bytes bytes, int peer, Lane lane) {
+        if (!bytes.empty()) {
+            transfers.receive(comm_, bytes, peer, tag(lane));
+        }
+    }
+
+    void wait(Transfers& transfers) {
+        Backoff backoff;
+        while (!transfers.done()) {
+            bool progressed = false;
+            try {
+                progressed = transfers.poll();
+            } catch (const base::Error& error) {
+                throw base::Error(base::str(describe(), ": ", error.what()));
+            }
+            if (progressed) {
+                continue;
+            }
+            if (Clock::now() > deadline_) {
+                throw_late(transfers);
+            }
+            backoff.pause();
+        }
+        transfers.clear();
+    }
+
+    [[noreturn]] void throw_late(const Transfers& transfers) const {
+        std::vector<std::string> peers;
+        for (const int peer : transfers.missing_peers()) {
+            peers.push_back(base::str("rank ", peer, " on ", hosts_[static_cast<std::size_t>(peer)]));
+        }
+        throw base::Error(
+            base::str(describe(), " is not done after ", seconds(timeout_), "; waiting for ", base::join(peers, ", "),
+                      ". Look there for the cause; where a rank is only slow, raise ", "the communication timeout"));
+    }
+
+    /// "gradients: all_reduce (sum of f32) "bucket 3", operation 12, 25.0 MiB, on rank 1 of 4 (node7)".
+    std::string describe() const {
+        return base::str(purpose_, ": ", kind_, " \"", name_, "\", operation ", sequence_, ", ",
+                         base::human_bytes(static_cast<double>(bytes_)), ", on rank ", rank_, " of ", size_, " (",
+                         base::host_name(), ")");
+    }
+
+    static std::string seconds(std::chrono::milliseconds time) {
+        return base::human_duration(std::chrono::duration<double>(time).count());
+    }
+
+    /// Consecutive operations differ, so that ranks out of step run into the deadline instead of taking wrong bytes.
+    /// Within MPI's guaranteed upper bound of 32767.
+    int tag(Lane lane) const { return static_cast<int>(sequence_ % 16384) * 2 + static_cast<int>(lane); }
+
+    int wrapped(int rank) const { return (rank % size_ + size_) % size_; }
+
+    static std::size_t longest(const std::vector<Bytes>& parts) {
+        return std::ranges::max(parts, {}, &Bytes::size).size();
+    }
+
+    /// Grows and stays, so that a late message after a failure still finds its memory.
+    Bytes scratch_of(std::size_t bytes) {
+        if (scratch_.size() < bytes) {
+            scratch_.resize(bytes);
+        }
+        return Bytes(scratch_).first(bytes);
+    }
+
+    std::string purpose_;
+    std::chrono::milliseconds timeout_;
+    int rank_ = 0;
+    int size_ = 1;
+    std::size_t chunk_bytes_ = 0;
+    MPI_Comm comm_ = MPI_COMM_NULL;
+    std::vector<std::string> hosts_;
+    std::vector<std::byte> scratch_;
+
+    // The operation under way, or the last one.
+    bool in_operation_ = false;
+    std::string kind_;
+    std::string name_;
+    std::size_t bytes_ = 0;
+    std::uint64_t sequence_ = 0;
+    Clock::time_point deadline_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::chrono::milliseconds timeout) {
+    LOCKSTEP_CHECK(mpi_is_running(), "communicator ", purpose, " needs a MpiGuard");
+    require_thread_multiple();
+    return std::make_unique<MpiCommunicator>(std::move(purpose), timeout);
+}
+
+}  // namespace lockstep::comm

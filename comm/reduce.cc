@@ -1,0 +1,170 @@
+#include "comm/reduce.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <type_traits>
+
+#include "base/error.h"
+
+namespace lockstep::comm {
+
+float bf16_to_float(std::uint16_t bits) {
+    return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
+
+std::uint16_t float_to_bf16(float value) {
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    if (value != value) {
+        return static_cast<std::uint16_t>((bits >> 16) |
+                                          0x0040);  // quiet, so that dropped payload bits can't leave infinity
+    }
+    const std::uint32_t tie_to_even = (bits >> 16) & 1;
+    return static_cast<std::uint16_t>((bits + 0x7fff + tie_to_even) >> 16);
+}
+
+float f16_to_float(std::uint16_t bits) {
+    const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000) << 16;
+    const std::uint32_t exponent = (bits >> 10) & 0x1f;
+    const std::uint32_t fraction = bits & 0x3ff;
+    if (exponent == 0x1f) {
+        return std::bit_cast<float>(sign | 0x7f800000 | (fraction << 13));
+    }
+    if (exponent == 0) {  // zero and subnormals: units of 2^-24, exact in FP32
+        const float magnitude = static_cast<float>(fraction) * 0x1p-24F;
+        return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(magnitude));
+    }
+    return std::bit_cast<float>(sign | ((exponent + (127 - 15)) << 23) | (fraction << 13));
+}
+
+std::uint16_t float_to_f16(float value) {
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000);
+    const std::uint32_t magnitude = bits & 0x7fffffff;
+    if (magnitude > 0x7f800000) {
+        return static_cast<std::uint16_t>(sign | 0x7e00);
+    }
+    if (magnitude >= std::bit_cast<std::uint32_t>(65520.0F)) {  // halfway between the largest finite value and 2^16
+        return static_cast<std::uint16_t>(sign | 0x7c00);
+    }
+    if (magnitude < std::bit_cast<std::uint32_t>(0x1p-14F)) {
+        // Adding 0.5 puts the unit of 2^-24 at the last place of the fraction, so the FPU does the rounding.
+        const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
+        return static_cast<std::uint16_t>(sign |
+                                          (std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(0.5F)));
+    }
+    const std::uint32_t tie_to_even = (magnitude >> 13) & 1;
+    const std::uint32_t rebased = magnitude - ((127U - 15U) << 23);
+    return static_cast<std::uint16_t>(sign | ((rebased + 0xfff + tie_to_even) >> 13));
+}
+
+namespace {
+
+/// How a type is stored and in what it is summed. Integers sum in an unsigned or wider type, where wrapping is defined.
+template <typename Stored, typename Sum = Stored>
+struct Plain {
+    using Storage = Stored;
+    using Accumulator = Sum;
+    static Accumulator load(Storage value) { return static_cast<Accumulator>(value); }
+    static Storage store(Accumulator value) { return static_cast<Storage>(value); }
+};
+
+struct Half {
+    using Storage = std::uint16_t;
+    using Accumulator = float;
+    static float load(std::uint16_t bits) { return f16_to_float(bits); }
+    static std::uint16_t store(float value) { return float_to_f16(value); }
+};
+
+struct Bfloat {
+    using Storage = std::uint16_t;
+    using Accumulator = float;
+    static float load(std::uint16_t bits) { return bf16_to_float(bits); }
+    static std::uint16_t store(float value) { return float_to_bf16(value); }
+};
+
+template <typename T>
+T wrapping_add(T a, T b) {
+    if constexpr (std::is_integral_v<T>) {
+        using Unsigned = std::make_unsigned_t<T>;
+        return static_cast<T>(static_cast<Unsigned>(a) + static_cast<Unsigned>(b));
+    } else {
+        return a + b;
+    }
+}
+
+template <ReduceOp Op, typename T>
+T combine(T a, T b) {
+    if constexpr (Op == ReduceOp::min) {
+        return (b < a || b != b) ? b : a;
+    } else if constexpr (Op == ReduceOp::max) {
+        return (b > a || b != b) ? b : a;
+    } else {
+        return wrapping_add(a, b);
+    }
+}
+
+template <typename Format, ReduceOp Op>
+void reduce(std::span<const std::byte* const> sources, std::byte* destination, std::size_t count) {
+    using Storage = typename Format::Storage;
+    using Accumulator = typename Format::Accumulator;
+    constexpr std::size_t block = 1024;  // elements: accumulators stay in the first-level cache
+    std::array<Accumulator, block> sums;
+    const auto divisor = static_cast<Accumulator>(sources.size());
+    for (std::size_t begin = 0; begin < count; begin += block) {
+        const std::size_t length = std::min(block, count - begin);
+        const auto* first = reinterpret_cast<const Storage*>(sources[0]) + begin;
+        for (std::size_t i = 0; i < length; ++i) {
+            sums[i] = Format::load(first[i]);
+        }
+        for (const std::byte* source : sources.subspan(1)) {
+            const auto* values = reinterpret_cast<const Storage*>(source) + begin;
+            for (std::size_t i = 0; i < length; ++i) {
+                sums[i] = combine<Op>(sums[i], Format::load(values[i]));
+            }
+        }
+        auto* results = reinterpret_cast<Storage*>(destination) + begin;
+        for (std::size_t i = 0; i < length; ++i) {
+            results[i] = Format::store(Op == ReduceOp::average ? sums[i] / divisor : sums[i]);
+        }
+    }
+}
+
+template <typename Format>
+void reduce_by(ReduceOp op, std::span<const std::byte* const> sources, std::byte* destination, std::size_t count) {
+    switch (op) {
+        case ReduceOp::sum:
+            return reduce<Format, ReduceOp::sum>(sources, destination, count);
+        case ReduceOp::average:
+            return reduce<Format, ReduceOp::average>(sources, destination, count);
+        case ReduceOp::min:
+            return reduce<Format, ReduceOp::min>(sources, destination, count);
+        case ReduceOp::max:
+            return reduce<Format, ReduceOp::max>(sources, destination, count);
+    }
+}
+
+}  // namespace
+
+void reduce_in_order(std::span<const std::byte* const> sources, std::byte* destination, std::size_t count,
+                     DataType type, ReduceOp op) {
+    LOCKSTEP_CHECK(!sources.empty(), "nothing to reduce");
+    switch (type) {
+        case DataType::f32:
+            return reduce_by<Plain<float>>(op, sources, destination, count);
+        case DataType::f64:
+            return reduce_by<Plain<double>>(op, sources, destination, count);
+        case DataType::f16:
+            return reduce_by<Half>(op, sources, destination, count);
+        case DataType::bf16:
+            return reduce_by<Bfloat>(op, sources, destination, count);
+        case DataType::i32:
+            return reduce_by<Plain<std::int32_t, std::int64_t>>(op, sources, destination, count);
+        case DataType::i64:
+            return reduce_by<Plain<std::int64_t>>(op, sources, destination, count);
+        case DataType::u8:
+            return reduce_by<Plain<std::uint8_t, std::int32_t>>(op, sources, destination, count);
+    }
+}
+
+}  // namespace lockstep::comm
