@@ -2,41 +2,95 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "sharding/dataset.h"
 
-namespace cv {
-class Mat;
-}
-
 namespace lockstep::sharding {
 
-/// How an image was placed in a square: x_square = x_image * scale + pad_left. Reference section 9: bilinear, colour 114,
-/// padding split evenly with the odd pixel at the bottom/right.
+/// How an image was placed in a square: x_square = x_image * scale + pad_left. Reference section 9: bilinear, colour
+/// 114, padding split evenly with the odd pixel at the bottom/right.
 struct Letterbox {
     float scale = 1;
     float pad_left = 0, pad_top = 0;
     std::uint32_t source_width = 0, source_height = 0;
+    bool operator==(const Letterbox&) const = default;
+};
+
+/// A box of a batch: pixels of the batch's image, after augmentation or letterbox.
+struct TargetBox {
+    std::uint32_t image;  ///< index in its MicroBatch
+    std::int32_t class_index;
+    float x1, y1, x2, y2;
+    bool operator==(const TargetBox&) const = default;
 };
 
 /// Training augmentation of detection (reference section 8) and classification. All off by default.
 struct AugmentationOptions {
     bool enabled = false;
-    double mosaic = 0;             ///< probability of a 2x2 mosaic with three partners drawn from the whole set
-    double mixup = 0;              ///< probability
-    double degrees = 0;            ///< rotation +-
-    double translate = 0;          ///< fraction of the side, +-
-    double scale = 0;              ///< gain: uniform in 1 +- scale
-    double shear = 0;              ///< degrees, +-
-    double hsv_hue = 0, hsv_saturation = 0, hsv_value = 0;
-    double flip_horizontal = 0, flip_vertical = 0;  ///< probabilities
-    double quarter_turns = 0;      ///< probability of a turn by 90, 180 or 270 degrees (aerial photos)
+    double mosaic = 0;     ///< probability of a 2x2 mosaic with three partners drawn from the whole set (detection)
+    double mixup = 0;      ///< probability of blending with another image of the whole set (detection)
+    double degrees = 0;    ///< rotation +-
+    double translate = 0;  ///< fraction of the side, +-
+    double scale = 0;      ///< gain: uniform in 1 +- scale
+    double shear = 0;      ///< degrees, +-
+    double hsv_hue = 0, hsv_saturation = 0, hsv_value = 0;  ///< gains: each channel times 1 +- gain
+    double flip_horizontal = 0, flip_vertical = 0;          ///< probabilities
+    double quarter_turns = 0;        ///< probability of a turn by 90, 180 or 270 degrees (aerial photos)
     std::uint32_t crop_padding = 0;  ///< classification: pad by this many pixels and crop at random
-    double erase = 0;              ///< classification: probability of erasing a random rectangle
+    double erase = 0;                ///< classification: probability of erasing a random rectangle
 };
 
-/// An image with its boxes, in pixels of the image.
-struct AugmentedSample;
+/// A sample decoded and resized so that it only needs placing. Detection: the long side is the image size and the
+/// aspect is kept (rounded to whole pixels); classification: both sides are the image size.
+struct FittedSample {
+    Sample source;  ///< boxes stay in the source's pixels
+    std::uint32_t width = 0, height = 0;
+    std::shared_ptr<const std::uint8_t> pixels;  ///< height x width x 3, RGB
+};
+
+/// `pixels`: sample.height x sample.width x 3, RGB; taken as they are where no resizing is needed.
+FittedSample fit(const Sample& sample, std::shared_ptr<const std::uint8_t> pixels, Task task, std::uint32_t image_size);
+
+/// What make() tells beside pixels and boxes.
+struct Placement {
+    Letterbox letterbox;         ///< identity when augmented, and for classification
+    std::uint32_t partners = 0;  ///< further samples drawn by mosaic and mixup
+};
+
+/// Turns a sample into one square image of a batch. Every random number comes from (seed, epoch, sample id), so the
+/// result depends on neither threads nor ranks nor what was made before. Thread-safe.
+///
+/// All geometry (mosaic tiles, affine, flips, turns) is one affine map from a canvas to the output, sampled once and
+/// bilinearly: each mosaic tile goes straight into the output, the canvas of twice the side is never made.
+class Augmenter {
+  public:
+    /// Gives the fitted sample of an id: the primary one or a partner.
+    using Fetch = std::function<FittedSample(std::uint64_t id)>;
+
+    /// From `closing_epoch` on mosaic and mixup are off. Throws base::UsageError naming the option that is out of its
+    /// range or can't take effect for the task.
+    Augmenter(const AugmentationOptions& options, Task task, std::uint32_t image_size, std::uint64_t seed,
+              std::uint64_t closing_epoch, std::uint64_t dataset_size);
+
+    /// Writes image_size x image_size x 3 RGB bytes to `pixels` and appends the boxes that stay visible to `boxes`
+    /// (with image index 0). Crowd and difficult boxes are left out.
+    Placement make(std::uint64_t epoch, std::uint64_t id, const Fetch& fetch, std::span<std::uint8_t> pixels,
+                   std::vector<TargetBox>& boxes) const;
+
+  private:
+    AugmentationOptions options_;
+    Task task_;
+    std::uint32_t image_size_;
+    std::uint64_t seed_;
+    std::uint64_t closing_epoch_;
+    std::uint64_t dataset_size_;
+};
+
+/// Multiplies hue (0..180, modulo), saturation and value (clipped to 0..255) in OpenCV's 8-bit HSV. `pixels`: RGB rows
+/// of `width` pixels, changed in place.
+void scale_hsv(std::span<std::uint8_t> pixels, std::uint32_t width, double hue, double saturation, double value);
 
 }  // namespace lockstep::sharding

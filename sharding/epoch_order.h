@@ -12,9 +12,9 @@ struct PositionRange {
     bool operator==(const PositionRange&) const = default;
 };
 
-/// The `index`-th of `parts` contiguous pieces of `range`; sizes differ by at most one, larger pieces first, pieces may be
-/// empty. Micro-steps are parts of the effective batch, ranks' shares are parts of the micro-step: so what a micro-step
-/// holds never depends on the number of ranks.
+/// The `index`-th of `parts` contiguous pieces of `range`; sizes differ by at most one, larger pieces first, pieces may
+/// be empty. Micro-steps are parts of the effective batch, ranks' shares are parts of the micro-step: so what a
+/// micro-step holds never depends on the number of ranks.
 PositionRange part_of(PositionRange range, std::uint64_t parts, std::uint64_t index);
 
 enum class OrderKind : std::uint8_t { sequential, shuffled };

@@ -1,11 +1,9 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "sharding/augmentation.h"
@@ -14,17 +12,9 @@
 
 namespace lockstep::sharding {
 
-/// A box of a batch: pixels of the batch's image, after augmentation or letterbox.
-struct TargetBox {
-    std::uint32_t image;  ///< index in this MicroBatch
-    std::int32_t class_index;
-    float x1, y1, x2, y2;
-    bool operator==(const TargetBox&) const = default;
-};
-
 /// This rank's share of one micro-step. May be empty (count 0): the step must still be taken.
 struct MicroBatch {
-    std::uint32_t count = 0;           ///< images
+    std::uint32_t count = 0;  ///< images
     std::uint32_t height = 0, width = 0;
     std::uint32_t channels = 3;
     std::vector<std::uint8_t> pixels;  ///< count x height x width x channels, RGB (NHWC: channels-last without a copy)
@@ -32,15 +22,16 @@ struct MicroBatch {
     std::vector<std::int32_t> labels;  ///< classification
     std::vector<std::uint64_t> sample_ids;
     std::vector<Letterbox> letterboxes;  ///< how each image was placed; identity when augmented
+    std::uint64_t partners = 0;          ///< further samples that mosaic and mixup drew; no part of the ledger
 };
 
 /// One effective batch as this rank sees it.
 struct Batch {
     std::uint64_t epoch = 0;
-    std::uint64_t step = 0;          ///< within the epoch
-    PositionRange positions;         ///< the whole effective batch, over all ranks and micro-steps
-    std::vector<MicroBatch> micro;   ///< exactly `accumulate` entries
-    double wait_seconds = 0;         ///< how long next() blocked
+    std::uint64_t step = 0;         ///< within the epoch
+    PositionRange positions;        ///< the whole effective batch, over all ranks and micro-steps
+    std::vector<MicroBatch> micro;  ///< exactly `accumulate` entries
+    double wait_seconds = 0;        ///< how long next() blocked
     std::span<const MicroBatch> micro_steps() const { return micro; }
 };
 
@@ -50,37 +41,67 @@ struct Share {
     std::uint64_t ranks = 1;
 };
 
-enum class BadSamplePolicy : std::uint8_t { error, skip };
-
 struct LoaderOptions {
-    std::uint32_t image_size = 640;     ///< square side of what comes out
-    std::uint64_t effective_batch = 64; ///< images of one optimizer step, over all ranks and micro-steps
-    std::uint64_t accumulate = 1;       ///< micro-steps per optimizer step
+    std::uint32_t image_size = 640;      ///< square side of what comes out
+    std::uint64_t effective_batch = 64;  ///< images of one optimizer step, over all ranks and micro-steps
+    std::uint64_t accumulate = 1;        ///< micro-steps per optimizer step
     unsigned threads = 2;
-    unsigned prefetch = 2;              ///< effective batches kept ready
+    unsigned prefetch = 2;  ///< effective batches kept ready
     std::uint64_t seed = 0;
-    AugmentationOptions augmentation;   ///< `enabled = false`: letterbox only
+    AugmentationOptions augmentation;          ///< `enabled = false`: letterbox only
     std::uint64_t closing_epoch = UINT64_MAX;  ///< from this epoch on mosaic and mixup are off
     bool verify_checksums = true;
+    /// A data set whose decoded pixels (size() x image_size x image_size x 3 bytes at most) fit here stays in memory
+    /// once decoded; a larger one is decoded again each time. 0: never kept.
+    std::uint64_t decoded_cache_bytes = std::uint64_t{256} << 20;
 };
 
 /// Threads that turn samples into batches, in order, with bounded prefetch. Buffers are recycled through give_back().
 /// One thread calls next(). Destruction at any moment stops and joins the threads.
 class Loader {
   public:
-    /// The data set must outlive the loader. Starts reading at (epoch, step).
+    /// The data set must outlive the loader. Starts reading at (epoch, step); the step behind an epoch's last is the
+    /// next epoch's first. Throws base::UsageError naming an impossible option, base::Error when the data set is empty.
     Loader(const Dataset& dataset, EpochOrder order, Share share, LoaderOptions options, std::uint64_t epoch = 0,
            std::uint64_t step = 0);
     ~Loader();
     Loader(const Loader&) = delete;
     Loader& operator=(const Loader&) = delete;
 
-    /// The next effective batch, over epoch borders without end. Rethrows what failed in a thread: base::Error naming sample,
-    /// file and reason.
+    /// The next effective batch, over epoch borders without end. Rethrows what failed in a thread: base::Error naming
+    /// sample, file and reason; every later call throws it again.
     Batch next();
+    /// Recycles the buffers of a batch that is done with. Optional.
     void give_back(Batch&& batch);
 
     const LoaderOptions& options() const;
+
+  private:
+    struct State;
+    std::unique_ptr<State> state_;
+};
+
+struct SequentialOptions {
+    std::uint32_t image_size = 640;
+    std::uint64_t batch = 32;  ///< images of a MicroBatch at most
+    unsigned threads = 2;
+    unsigned prefetch = 2;  ///< batches kept ready
+    bool verify_checksums = true;
+};
+
+/// Reads a range of samples once, in order and without augmentation (detection: letterbox), with the same threads and
+/// prefetch as Loader: for evaluation. One thread calls next(); destruction at any moment is clean.
+class SequentialReader {
+  public:
+    /// `ids`: sample ids within the data set, which must outlive the reader. May be empty.
+    SequentialReader(const Dataset& dataset, PositionRange ids, SequentialOptions options);
+    ~SequentialReader();
+    SequentialReader(const SequentialReader&) = delete;
+    SequentialReader& operator=(const SequentialReader&) = delete;
+
+    /// Up to `batch` images, nothing after the last. Errors as Loader::next().
+    std::optional<MicroBatch> next();
+    void give_back(MicroBatch&& batch);
 
   private:
     struct State;
