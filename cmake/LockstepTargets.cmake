@@ -1,10 +1,14 @@
-# What every target of ours shares: warnings as errors, the include root, sanitizers, and how tests are declared.
+# What every target of ours shares: warnings as errors, the include root, sanitizers, clang-tidy, and how tests are declared.
 
 find_package(Threads REQUIRED)
 
 find_program(LOCKSTEP_CCACHE ccache)
 if(LOCKSTEP_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_NOHASHDIR=1 ${LOCKSTEP_CCACHE})
+  # Paths are hashed relative to the checkout, so that a clone elsewhere profits too.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_NOHASHDIR=1 CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} ${LOCKSTEP_CCACHE})
+endif()
+if(LOCKSTEP_TIDY)
+  find_program(LOCKSTEP_CLANG_TIDY NAMES clang-tidy-14 REQUIRED)
 endif()
 
 add_library(lockstep_options INTERFACE)
@@ -23,6 +27,9 @@ function(lockstep_library NAME)
   set_target_properties(lockstep_${NAME} PROPERTIES EXPORT_NAME ${NAME})
   target_link_libraries(lockstep_${NAME} PRIVATE $<BUILD_INTERFACE:lockstep_options> PUBLIC ${ARG_LINK} PRIVATE ${ARG_LINK_PRIVATE})
   target_include_directories(lockstep_${NAME} PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}> $<INSTALL_INTERFACE:include/lockstep>)
+  if(LOCKSTEP_TIDY)
+    set_target_properties(lockstep_${NAME} PROPERTIES CXX_CLANG_TIDY "${LOCKSTEP_CLANG_TIDY};--quiet")
+  endif()
 endfunction()
 
 # lockstep_test(base/text_test SOURCES text_test.cc LINK lockstep::base [LABELS unit] [RANKS 1 2 3] [TIMEOUT 60])

@@ -1,0 +1,28 @@
+# Builds and tests presets, and says at the end how many tests each ran.
+# shellcheck shell=bash
+
+# test_presets PRESET...: goes on after a failure, so that one run shows everything that is wrong.
+test_presets() {
+    local name log summary='' passed=0 failed=0 broken=0 counts
+    local arguments=(--output-on-failure --parallel "$(nproc)")
+    $slow || arguments+=(--label-exclude slow)
+    mkdir -p build/log
+    for name in "$@"; do
+        log=build/log/test-$name.log
+        say test "preset $name"
+        if ! build "$name"; then
+            broken=$((broken + 1))
+            summary+="[test] $name: does not build"$'\n'
+            continue
+        fi
+        ctest --preset "$name" "${arguments[@]}" "${ctest_arguments[@]}" 2>&1 | tee "$log" || broken=$((broken + 1))
+        # "98% tests passed, 1 tests failed out of 60"
+        counts=$(sed -nE 's/.*tests passed, ([0-9]+) tests failed out of ([0-9]+).*/\1 \2/p' "$log")
+        counts=${counts:-0 0}
+        summary+="[test] $name: ${counts##* } tests, ${counts%% *} failed"$'\n'
+        failed=$((failed + ${counts%% *}))
+        passed=$((passed + ${counts##* } - ${counts%% *}))
+    done
+    printf '\n%s%d passed, %d failed\n' "$summary" "$passed" "$failed"
+    [ "$broken" -eq 0 ]
+}
