@@ -1,6 +1,7 @@
 #include "base/hdf5.h"
 
 #include <algorithm>
+#include <system_error>
 #include <type_traits>
 #include <utility>
 
@@ -12,15 +13,15 @@ namespace {
 constexpr hsize_t page_bytes = 4096;
 
 /// Holds the lock, and keeps libhdf5 from printing its error stack meanwhile.
-class Library {
+class LibraryGuard {
   public:
-    Library() : lock_(hdf5_mutex()) {
+    LibraryGuard() : lock_(hdf5_mutex()) {
         H5Eget_auto2(H5E_DEFAULT, &print_, &print_data_);
         H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
     }
-    ~Library() { H5Eset_auto2(H5E_DEFAULT, print_, print_data_); }
-    Library(const Library&) = delete;
-    Library& operator=(const Library&) = delete;
+    ~LibraryGuard() { H5Eset_auto2(H5E_DEFAULT, print_, print_data_); }
+    LibraryGuard(const LibraryGuard&) = delete;
+    LibraryGuard& operator=(const LibraryGuard&) = delete;
 
   private:
     std::lock_guard<std::recursive_mutex> lock_;
@@ -148,7 +149,7 @@ bool Hdf5Handle::close() {
     if (id_ < 0) {
         return true;
     }
-    const Library library;
+    const LibraryGuard library;
     return close_(std::exchange(id_, H5I_INVALID_HID)) >= 0;
 }
 
@@ -179,19 +180,33 @@ hid_t Hdf5File::file() const {
     return file_.get();
 }
 
+std::uint64_t Hdf5File::file_bytes() const {
+    if (size_) {
+        return *size_;
+    }
+    hsize_t size = 0;
+    checked(H5Fget_filesize(file(), &size), "tell the size of the file", "");
+    return size;
+}
+
 Hdf5File Hdf5File::open_read_only(const std::filesystem::path& path) {
-    const Library library;
+    const LibraryGuard library;
     const Hdf5Handle access = property_list(H5P_FILE_ACCESS);
     set_file_locking(access, false);
     Hdf5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get()), H5Fclose);
     if (file.get() < 0) {
         throw Error(str(path.string(), ": can't open as an HDF5 file: ", reason_from_stack()));
     }
-    return {std::move(file), path, std::filesystem::file_size(path)};
+    std::error_code error;
+    const std::uint64_t size = std::filesystem::file_size(path, error);
+    if (error) {
+        throw Error(str(path.string(), ": can't tell its size: ", error.message()));
+    }
+    return {std::move(file), path, size};
 }
 
 Hdf5File Hdf5File::create(const std::filesystem::path& path) {
-    const Library library;
+    const LibraryGuard library;
     const Hdf5Handle access = property_list(H5P_FILE_ACCESS);
     set_file_locking(access, true);
     must(H5Pset_alignment(access.get(), page_bytes, page_bytes));
@@ -205,20 +220,21 @@ Hdf5File Hdf5File::create(const std::filesystem::path& path) {
 }
 
 void Hdf5File::close() {
-    const Library library;
+    const LibraryGuard library;
     checked(H5Fflush(file(), H5F_SCOPE_GLOBAL), "write the file", "");
     checked(file_.close() ? 0 : -1, "close the file", "");
 }
 
 bool Hdf5File::has(const std::string& name) const {
-    const Library library;
+    const LibraryGuard library;
     // H5Lexists takes a missing group on the way for an error.
-    for (std::size_t end = name.find('/'); end != std::string::npos; end = name.find('/', end + 1)) {
-        if (H5Lexists(file(), name.substr(0, end).c_str(), H5P_DEFAULT) <= 0) {
+    const Hdf5Handle access = dataset_access();
+    for (std::size_t end = name.find('/', 1); end != std::string::npos; end = name.find('/', end + 1)) {
+        if (H5Lexists(file(), name.substr(0, end).c_str(), access.get()) <= 0) {
             return false;
         }
     }
-    return H5Lexists(file(), name.c_str(), H5P_DEFAULT) > 0;
+    return H5Lexists(file(), name.c_str(), access.get()) > 0;
 }
 
 Hdf5File::Opened Hdf5File::open_dataset(const std::string& name) const {
@@ -265,10 +281,7 @@ Hdf5Extent Hdf5File::extent_of(const Opened& opened) const {
     if (offset == HADDR_UNDEF) {
         refuse("it was declared but never written");
     }
-    hsize_t file_size = size_.value_or(0);
-    if (!size_) {
-        checked(H5Fget_filesize(file(), &file_size), "read data set", opened.name);
-    }
+    const std::uint64_t file_size = file_bytes();
     if (offset > file_size || bytes > file_size - offset || H5Dget_storage_size(opened.dataset.get()) != bytes) {
         refuse(str("it claims ", bytes, " bytes at offset ", offset, " of a file of ", file_size,
                    " bytes; the file is damaged or was cut short"));
@@ -277,13 +290,26 @@ Hdf5Extent Hdf5File::extent_of(const Opened& opened) const {
 }
 
 std::vector<std::uint64_t> Hdf5File::shape(const std::string& name) const {
-    const Library library;
+    const LibraryGuard library;
     return open_dataset(name).shape;
 }
 
 Hdf5Extent Hdf5File::extent(const std::string& name) const {
-    const Library library;
+    const LibraryGuard library;
     return extent_of(open_dataset(name));
+}
+
+Hdf5Extent Hdf5File::records_extent(const std::string& name, hid_t type) const {
+    const LibraryGuard library;
+    const Opened opened = open_dataset(name);
+    if (opened.shape.size() != 1) {
+        fail("read data set", name, str("it has ", opened.shape.size(), " dimensions, expected one"));
+    }
+    if (H5Tequal(opened.type.get(), type) <= 0) {
+        fail("read data set", name,
+             str("it holds ", type_text(opened.type.get()), " values, expected ", type_text(type)));
+    }
+    return extent_of(opened);
 }
 
 Hdf5Handle Hdf5File::create_contiguous(const std::string& name, hid_t type, const std::vector<std::uint64_t>& shape) {
@@ -304,7 +330,8 @@ Hdf5File::Opened Hdf5File::open_for_reading(const std::string& name) const {
     Opened opened = open_dataset(name);
     if (!fits<T>(opened.type.get())) {
         fail("read data set", name,
-             str("it holds ", type_text(opened.type.get()), " values, expected ", type_text(hdf5_native_type<T>())));
+             str("it holds ", type_text(opened.type.get()), " values, expected ", type_text(hdf5_native_type<T>()),
+                 " values"));
     }
     extent_of(opened);
     return opened;
@@ -312,7 +339,7 @@ Hdf5File::Opened Hdf5File::open_for_reading(const std::string& name) const {
 
 template <typename T>
 void Hdf5File::write(const std::string& name, std::span<const T> values, const std::vector<std::uint64_t>& shape) {
-    const Library library;
+    const LibraryGuard library;
     std::uint64_t count = 1;
     for (const std::uint64_t dim : shape) {
         LOCKSTEP_CHECK(!__builtin_mul_overflow(count, dim, &count), "shape of '", name, "'");
@@ -325,9 +352,17 @@ void Hdf5File::write(const std::string& name, std::span<const T> values, const s
     }
 }
 
+void Hdf5File::write_records(const std::string& name, hid_t type, const void* records, std::uint64_t count) {
+    const LibraryGuard library;
+    const Hdf5Handle dataset = create_contiguous(name, type, {count});
+    if (count > 0) {
+        checked(H5Dwrite(dataset.get(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, records), "write data set", name);
+    }
+}
+
 template <typename T>
 std::vector<T> Hdf5File::read(const std::string& name, std::optional<std::uint64_t> expected_count) const {
-    const Library library;
+    const LibraryGuard library;
     const Opened opened = open_for_reading<T>(name);
     if (expected_count && *expected_count != opened.count) {
         fail("read data set", name, str("it has ", opened.count, " elements, expected ", *expected_count));
@@ -359,7 +394,7 @@ Selection select(std::uint64_t total, std::uint64_t begin, std::uint64_t count) 
 
 template <typename T>
 std::vector<T> Hdf5File::read_range(const std::string& name, std::uint64_t begin, std::uint64_t count) const {
-    const Library library;
+    const LibraryGuard library;
     const Opened opened = open_for_reading<T>(name);
     if (opened.shape.size() != 1) {
         fail("read data set", name, str("it has ", opened.shape.size(), " dimensions, expected one"));
@@ -380,13 +415,13 @@ std::vector<T> Hdf5File::read_range(const std::string& name, std::uint64_t begin
 
 template <typename T>
 void Hdf5File::create_dataset(const std::string& name, std::uint64_t count) {
-    const Library library;
+    const LibraryGuard library;
     create_contiguous(name, hdf5_native_type<T>(), {count});
 }
 
 template <typename T>
 void Hdf5File::write_range(const std::string& name, std::uint64_t begin, std::span<const T> values) {
-    const Library library;
+    const LibraryGuard library;
     const Opened opened = open_dataset(name);
     LOCKSTEP_CHECK_EQ(opened.shape.size(), 1u, "dimensions of data set '", name, "'");
     LOCKSTEP_CHECK(fits<T>(opened.type.get()), "type of data set '", name, "'");
@@ -401,7 +436,7 @@ void Hdf5File::write_range(const std::string& name, std::uint64_t begin, std::sp
 }
 
 void Hdf5File::write_strings(const std::string& name, std::span<const std::string> values) {
-    const Library library;
+    const LibraryGuard library;
     std::size_t length = 1;
     for (const std::string& value : values) {
         if (value.find('\0') != std::string::npos) {
@@ -422,7 +457,7 @@ void Hdf5File::write_strings(const std::string& name, std::span<const std::strin
 }
 
 std::vector<std::string> Hdf5File::read_strings(const std::string& name) const {
-    const Library library;
+    const LibraryGuard library;
     const Opened opened = open_dataset(name);
     if (!fits_fixed_string(opened.type.get())) {
         fail("read data set", name,
@@ -451,7 +486,7 @@ void Hdf5File::write_attribute(const std::string& name, hid_t type, const void* 
 }
 
 void Hdf5File::write_attribute(const std::string& name, const std::string& value) {
-    const Library library;
+    const LibraryGuard library;
     if (value.find('\0') != std::string::npos) {
         fail("write attribute", name, "the text contains a null character");
     }
@@ -459,7 +494,7 @@ void Hdf5File::write_attribute(const std::string& name, const std::string& value
 }
 
 void Hdf5File::write_attribute(const std::string& name, std::uint64_t value) {
-    const Library library;
+    const LibraryGuard library;
     write_attribute(name, H5T_NATIVE_UINT64, &value);
 }
 
@@ -479,14 +514,14 @@ Hdf5File::OpenedAttribute Hdf5File::open_attribute(const std::string& name) cons
 }
 
 std::string Hdf5File::read_string_attribute(const std::string& name) const {
-    const Library library;
+    const LibraryGuard library;
     const OpenedAttribute attribute = open_attribute(name);
     const hid_t type = attribute.type.get();
     if (!fits_fixed_string(type)) {
         fail("read attribute", name, str("it is a ", type_text(type), ", expected a fixed-length string"));
     }
     const std::size_t length = H5Tget_size(type);
-    if (length > std::filesystem::file_size(path_)) {
+    if (length > file_bytes()) {
         fail("read attribute", name, str("it claims ", length, " bytes; the file is damaged"));
     }
     std::string padded(length, '\0');
@@ -495,7 +530,7 @@ std::string Hdf5File::read_string_attribute(const std::string& name) const {
 }
 
 std::uint64_t Hdf5File::read_u64_attribute(const std::string& name) const {
-    const Library library;
+    const LibraryGuard library;
     const OpenedAttribute attribute = open_attribute(name);
     if (!fits<std::uint64_t>(attribute.type.get())) {
         fail("read attribute", name,
@@ -508,7 +543,7 @@ std::uint64_t Hdf5File::read_u64_attribute(const std::string& name) const {
 
 // clang-format off
 #define LOCKSTEP_HDF5_TYPE(T, native)                                                                                  \
-    template <> hid_t hdf5_native_type<T>() { const Library library; return native; }                                  \
+    template <> hid_t hdf5_native_type<T>() { const LibraryGuard library; return native; }                                  \
     template void Hdf5File::write<T>(const std::string&, std::span<const T>, const std::vector<std::uint64_t>&);       \
     template std::vector<T> Hdf5File::read<T>(const std::string&, std::optional<std::uint64_t>) const;                 \
     template std::vector<T> Hdf5File::read_range<T>(const std::string&, std::uint64_t, std::uint64_t) const;           \

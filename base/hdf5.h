@@ -105,6 +105,11 @@ class Hdf5File {
     /// Where the data set lies. Throws where the layout is not contiguous or reaches beyond the end of the file.
     Hdf5Extent extent(const std::string& name) const;
 
+    /// A one-dimensional table of `count` records that lie in memory as `type` (an HDF5 type without pointers) says.
+    void write_records(const std::string& name, hid_t type, const void* records, std::uint64_t count);
+    /// Where a one-dimensional table lies, for mapping: refused unless what is stored is `type` byte for byte.
+    Hdf5Extent records_extent(const std::string& name, hid_t type) const;
+
   private:
     struct Opened;  // a data set with its type and shape
     struct OpenedAttribute {
@@ -118,6 +123,7 @@ class Hdf5File {
     [[noreturn]] void fail(std::string_view action, const std::string& name, std::string_view reason) const;
     hid_t checked(hid_t result, std::string_view action, const std::string& name) const;
     hid_t file() const;
+    std::uint64_t file_bytes() const;
     Opened open_dataset(const std::string& name) const;
     Hdf5Handle create_contiguous(const std::string& name, hid_t type, const std::vector<std::uint64_t>& shape);
     void write_attribute(const std::string& name, hid_t type, const void* value);

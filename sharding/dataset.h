@@ -19,7 +19,8 @@ enum BoxFlags : std::uint8_t { box_crowd = 1, box_difficult = 2 };
 /// Absolute pixels of the stored image, x right and y down, corners half open: width is x2 - x1.
 struct Box {
     float x1, y1, x2, y2;
-    float area;  ///< the annotation's own area where the source gives one, else width * height; small/medium/large go by it
+    float area;  ///< the annotation's own area where the source gives one, else width * height; small/medium/large go
+                 ///< by it
     std::int32_t class_index;
     std::uint8_t flags;
     std::int64_t annotation_id;
@@ -27,10 +28,10 @@ struct Box {
 
 /// One sample as it lies in the data set: spans point into the mapped shard and live as long as the Dataset.
 struct Sample {
-    std::uint64_t id;        ///< position in the data set, 0 .. size()-1
-    std::int64_t image_id;   ///< the source's id
+    std::uint64_t id;       ///< position in the data set, 0 .. size()-1
+    std::int64_t image_id;  ///< the source's id
     std::uint32_t width, height;
-    std::int32_t label;      ///< classification only, else -1
+    std::int32_t label;  ///< classification only, else -1
     std::span<const std::uint8_t> bytes;
     std::span<const Box> boxes;
 };
@@ -38,8 +39,8 @@ struct Sample {
 /// Reasons with counts, kept by import in the data set.
 using DropCounts = std::map<std::string, std::uint64_t>;
 
-/// An on-disk data set opened for reading: `index.h5` and its shards, mapped, untrusted (every offset, size and class index
-/// is checked at opening). Format: docs/format.md. Thread-safe for reading.
+/// An on-disk data set opened for reading: `index.h5` and its shards, mapped, untrusted (every offset, size and class
+/// index is checked at opening). Format: docs/format.md. Thread-safe for reading.
 class Dataset {
   public:
     /// Throws base::Error: missing, another format version, inconsistent tables (names file, table and record).
@@ -53,12 +54,13 @@ class Dataset {
     Encoding encoding() const;
     const std::vector<std::string>& classes() const;
     const std::filesystem::path& directory() const;
-    std::uint64_t content_hash() const;  ///< over samples, boxes, classes and encoding; not over shard boundaries or time
+    std::uint64_t content_hash()
+        const;  ///< over samples, boxes, classes and encoding; not over shard boundaries or time
     std::uint64_t box_count() const;
     std::uint64_t max_boxes_per_image() const;
     const DropCounts& dropped_images() const;
     const DropCounts& dropped_boxes() const;
-    std::string source() const;
+    const std::string& source() const;  ///< what it was imported from and how, for a person
     std::uint64_t shard_count() const;
     std::uint64_t bytes_on_disk() const;
 
@@ -66,6 +68,8 @@ class Dataset {
     std::string file_name(std::uint64_t id) const;  ///< the source's file name, with "#x,y" for a tile
     /// Throws base::Error naming shard, sample and both checksums when the stored bytes do not match their CRC-32C.
     void verify(std::uint64_t id) const;
+    /// What content_hash() should be, from the tables and the stored checksums; `lockstep verify` compares the two.
+    std::uint64_t compute_content_hash() const;
     /// Asks the kernel to read this sample's bytes ahead.
     void prefetch(std::uint64_t id) const;
 
