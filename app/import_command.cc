@@ -1,0 +1,178 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "app/commands.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "sharding/import_composed.h"
+#include "sharding/import_detection.h"
+#include "sharding/import_idx.h"
+#include "sharding/import_voc.h"
+#include "sharding/inspect.h"
+
+namespace lockstep::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The closing report: what `inspect` says of the new data set.
+void report(const fs::path& out, bool json) {
+    const sharding::Dataset set = sharding::Dataset::open(out);
+    std::puts((json ? sharding::describe_json(set) : sharding::describe_text(set)).c_str());
+}
+
+struct Common {
+    fs::path out;
+    bool json = false;
+    unsigned threads = base::usable_cores();
+
+    void add_to(CLI::App& command) {
+        command.add_option("--out", out, "The data set to make: a directory that does not exist yet")->required();
+        command.add_flag("--json", json, "Print the closing report as JSON");
+        command.add_option("--threads", threads, "Threads; the result is the same for every number")
+            ->check(CLI::PositiveNumber)
+            ->capture_default_str();
+    }
+};
+
+void add_classes(CLI::App& command, std::vector<std::string>& classes, const char* help) {
+    command.add_option("--classes", classes, help)->delimiter(',');
+}
+
+void add_voc(CLI::App& import) {
+    struct Arguments {
+        Common common;
+        sharding::VocOptions voc;
+        sharding::TileOptions tiles;
+        sharding::DetectionImportOptions import;
+    };
+    const auto arguments = std::make_shared<Arguments>();
+    CLI::App* command = import.add_subcommand("voc", "Photos with boxes in Pascal VOC XML");
+    arguments->common.add_to(*command);
+    command
+        ->add_option("SOURCE", arguments->voc.source,
+                     "An XML file, a folder of them, or a folder that holds Annotations/ and JPEGImages/")
+        ->required();
+    command->add_flag("--one-based{true},--zero-based{false}", arguments->voc.one_based,
+                      "Whether pixels count from 1 and xmax is inside the box, as Pascal VOC defines it (default), or "
+                      "coordinates are the box's edges, from 0");
+    add_classes(*command, arguments->voc.classes,
+                "Class names in order, a,b,c (default: those that occur, sorted); any other name is an error");
+    command->add_flag("--skip-unknown-classes", arguments->voc.skip_unknown_classes,
+                      "Drop and count boxes whose class is not in --classes");
+    command->add_flag("--skip-bad-images", arguments->import.skip_bad_images,
+                      "Drop and count images that are missing or damaged, instead of stopping");
+    CLI::Option* tile =
+        command->add_option("--tile", arguments->tiles.side,
+                            "Cut images into square tiles of this many pixels, stored as PNG; the last row "
+                            "and column align to the image's edge");
+    command
+        ->add_option("--overlap", arguments->tiles.overlap,
+                     "Pixels that neighbouring tiles share (default: half a tile)")
+        ->needs(tile);
+    command
+        ->add_option(
+            "--min-visible", arguments->tiles.min_visible,
+            "A box belongs to every tile that holds at least this fraction of its area, clipped to the tile; from "
+            "other tiles that touch it, it is dropped and counted")
+        ->needs(tile)
+        ->capture_default_str();
+    command->add_flag("--drop-empty-tiles", arguments->tiles.drop_empty, "Leave out tiles that no box belongs to")
+        ->needs(tile);
+    command->footer("Example:\n  lockstep import voc photos/Annotations --tile 256 --overlap 128 --out data/train");
+    command->callback([command, arguments] {
+        auto& [common, voc, tiles, options] = *arguments;
+        options.out = common.out;
+        options.threads = common.threads;
+        if (command->count("--tile") > 0) {
+            if (command->count("--overlap") == 0) {
+                tiles.overlap = tiles.side / 2;
+            }
+            options.tiles = tiles;
+        }
+        sharding::import_voc(voc, options);
+        report(common.out, common.json);
+    });
+}
+
+void add_idx(CLI::App& import) {
+    struct Arguments {
+        Common common;
+        sharding::IdxOptions idx;
+    };
+    const auto arguments = std::make_shared<Arguments>();
+    CLI::App* command = import.add_subcommand("idx", "Labelled small images in the format of MNIST and Fashion-MNIST");
+    arguments->common.add_to(*command);
+    command
+        ->add_option("SOURCE", arguments->idx.source,
+                     "A folder with SPLIT-images-idx3-ubyte and SPLIT-labels-idx1-ubyte, each plain or .gz")
+        ->required();
+    command->add_option("--split", arguments->idx.split, "Which pair of files")
+        ->check(CLI::IsMember({"train", "t10k"}))
+        ->capture_default_str();
+    add_classes(*command, arguments->idx.classes, "Class names in the order of the labels, a,b,c (default: 0,1,2,...)");
+    command->footer(
+        "Example:\n  lockstep import idx /usr/share/datasets/fashion-mnist --split t10k --out data/fashion-test \\\n"
+        "    --classes t-shirt,trouser,pullover,dress,coat,sandal,shirt,sneaker,bag,boot");
+    command->callback([arguments] {
+        arguments->idx.out = arguments->common.out;
+        sharding::import_idx(arguments->idx);
+        report(arguments->common.out, arguments->common.json);
+    });
+}
+
+void add_composed(CLI::App& import) {
+    struct Arguments {
+        Common common;
+        sharding::ComposedOptions composed;
+    };
+    const auto arguments = std::make_shared<Arguments>();
+    CLI::App* command = import.add_subcommand(
+        "composed", "Composed scenes (not a real detection set): real articles of an IDX set on crops of real photos");
+    arguments->common.add_to(*command);
+    sharding::ComposedOptions& options = arguments->composed;
+    command->add_option("--articles", options.articles, "Folder of the IDX files, such as Fashion-MNIST's")->required();
+    command->add_option("--photos", options.photos, "Photos, or folders of them, for the background")->required();
+    command
+        ->add_option("--split", options.split, "Whose articles: train for training scenes, t10k for validation scenes")
+        ->check(CLI::IsMember({"train", "t10k"}))
+        ->capture_default_str();
+    command->add_option("--images", options.images, "Number of scenes")->capture_default_str();
+    command->add_option("--size", options.size, "Side of a scene, pixels")->capture_default_str();
+    command->add_option("--smallest", options.smallest, "Least side of an article, pixels")->capture_default_str();
+    command->add_option("--largest", options.largest, "Greatest side of an article, pixels")->capture_default_str();
+    command->add_option("--most-articles", options.most_articles, "A scene has 1 to this many")->capture_default_str();
+    command->add_option("--seed", options.seed, "Scenes are a pure function of this and their number")
+        ->capture_default_str();
+    command->add_flag("--tint", options.tint, "Colour the articles at random");
+    command->add_flag("--raw", options.raw, "Store pixels instead of JPEG");
+    add_classes(*command, options.classes, "Class names in the order of the labels, a,b,c (default: 0,1,2,...)");
+    command->footer(
+        "Example:\n  lockstep import composed --articles /usr/share/datasets/fashion-mnist --photos photos --images "
+        "1000 \\\n"
+        "    --split t10k --out data/composed-val");
+    command->callback([arguments] {
+        arguments->composed.out = arguments->common.out;
+        arguments->composed.threads = arguments->common.threads;
+        sharding::import_composed(arguments->composed);
+        report(arguments->common.out, arguments->common.json);
+    });
+}
+
+}  // namespace
+
+void add_import_command(CLI::App& app) {
+    CLI::App* import = app.add_subcommand("import", "Make a data set of images and annotations in another format");
+    import->require_subcommand(1);
+    add_voc(*import);
+    add_idx(*import);
+    add_composed(*import);
+    import->footer(
+        "Example:\n  lockstep import voc photos/Annotations --tile 256 --overlap 128 --out data/train\n"
+        "Each format has its own --help: lockstep import voc --help");
+}
+
+}  // namespace lockstep::app

@@ -1,0 +1,42 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "app/commands.h"
+#include "base/text.h"
+#include "sharding/dataset.h"
+#include "sharding/inspect.h"
+
+namespace lockstep::app {
+
+void add_inspect_command(CLI::App& app) {
+    struct Arguments {
+        std::filesystem::path directory;
+        bool json = false;
+    };
+    const auto arguments = std::make_shared<Arguments>();
+    CLI::App* command = app.add_subcommand("inspect", "Say what is in a data set");
+    command->add_option("DIR", arguments->directory, "The data set")->required();
+    command->add_flag("--json", arguments->json, "As one JSON object");
+    command->footer("Example:\n  lockstep inspect data/train --json");
+    command->callback([arguments] {
+        const sharding::Dataset set = sharding::Dataset::open(arguments->directory);
+        std::puts((arguments->json ? sharding::describe_json(set) : sharding::describe_text(set)).c_str());
+    });
+}
+
+void add_verify_command(CLI::App& app) {
+    const auto directory = std::make_shared<std::filesystem::path>();
+    CLI::App* command = app.add_subcommand(
+        "verify", "Read every byte of a data set: tables, checksums, and whether every image decodes");
+    command->add_option("DIR", *directory, "The data set")->required();
+    command->footer("Example:\n  lockstep verify data/train");
+    command->callback([directory] {
+        const sharding::Dataset set = sharding::Dataset::open(*directory);
+        sharding::verify_all(set);
+        std::puts(base::str(directory->string(), ": ", set.size(), " images verified").c_str());
+    });
+}
+
+}  // namespace lockstep::app

@@ -1,0 +1,221 @@
+#include "sharding/import_composed.h"
+
+#include <algorithm>
+#include <array>
+#include <opencv2/core.hpp>
+#include <opencv2/imgproc.hpp>
+#include <optional>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "base/text.h"
+#include "sharding/dataset_writer.h"
+#include "sharding/import_detection.h"
+#include "sharding/ordered_parallel.h"
+
+namespace lockstep::sharding {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Article pixels darker than this are background: they neither show nor count for the box.
+constexpr std::uint8_t visible_from = 24;
+/// Tries to find a free place for an article before it is left out.
+constexpr int placement_attempts = 20;
+
+cv::Mat view(const Image& image) {
+    return {static_cast<int>(image.height), static_cast<int>(image.width), CV_8UC3,
+            const_cast<std::uint8_t*>(image.pixels.data())};
+}
+
+/// A random square of a random photo, of the scene's size to twice that, scaled to the scene.
+Image random_background(const std::vector<Image>& photos, std::uint32_t size, base::Random& random) {
+    const Image& photo = photos[random.below(photos.size())];
+    const std::uint32_t shorter = std::min(photo.width, photo.height);
+    const std::uint32_t least = std::min(size, shorter);
+    const std::uint32_t most = std::min(2 * size, shorter);
+    const auto side = static_cast<std::uint32_t>(least + random.below(most - least + 1));
+    const auto x = static_cast<int>(random.below(photo.width - side + 1));
+    const auto y = static_cast<int>(random.below(photo.height - side + 1));
+    Image background = Image::blank(size, size);
+    cv::Mat to = view(background);
+    cv::resize(view(photo)(cv::Rect(x, y, static_cast<int>(side), static_cast<int>(side))), to, to.size(), 0, 0,
+               side >= size ? cv::INTER_AREA : cv::INTER_LINEAR);
+    return background;
+}
+
+/// Smallest rectangle around the visible pixels; nothing where none is visible.
+std::optional<cv::Rect> visible_part(const cv::Mat& article) {
+    const cv::Rect box = cv::boundingRect(article >= visible_from);
+    return box.empty() ? std::nullopt : std::optional(box);
+}
+
+using Colour = std::array<double, 3>;
+
+/// Bright pixels cover the background, the article's dim edge lets it through.
+void blend(const cv::Mat& article, const Colour& colour, int left, int top, Image& scene) {
+    constexpr double opaque_from = 64;
+    for (int y = 0; y < article.rows; ++y) {
+        std::uint8_t* to =
+            scene.row(static_cast<std::uint32_t>(top + y)) + std::size_t{3} * static_cast<std::size_t>(left);
+        for (int x = 0; x < article.cols; ++x) {
+            const std::uint8_t value = article.at<std::uint8_t>(y, x);
+            const double alpha = value < visible_from ? 0 : std::min(1.0, value / opaque_from);
+            for (const double part : colour) {
+                *to = static_cast<std::uint8_t>((1 - alpha) * *to + alpha * part * value + 0.5);
+                ++to;
+            }
+        }
+    }
+}
+
+std::vector<Image> read_photos(const std::vector<fs::path>& sources, unsigned threads) {
+    std::vector<fs::path> files;
+    for (const fs::path& source : sources) {
+        if (!fs::is_directory(source)) {
+            files.push_back(source);
+            continue;
+        }
+        std::vector<fs::path> inside;
+        for (const fs::directory_entry& entry : fs::directory_iterator(source)) {
+            std::string extension = entry.path().extension().string();
+            std::transform(extension.begin(), extension.end(), extension.begin(),
+                           [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+            if (extension == ".jpg" || extension == ".jpeg" || extension == ".png") {
+                inside.push_back(entry.path());
+            }
+        }
+        if (inside.empty()) {
+            throw base::Error(base::str(source.string(), ": no .jpg or .png photo in this folder"));
+        }
+        std::sort(inside.begin(), inside.end());
+        files.insert(files.end(), inside.begin(), inside.end());
+    }
+    std::vector<Image> photos;
+    ordered_parallel(
+        files.size(), threads,
+        [&](std::uint64_t i) { return decode_rgb(base::read_bytes(files[i]), files[i].string()); },
+        [&](std::uint64_t, Image&& photo) { photos.push_back(std::move(photo)); });
+    return photos;
+}
+
+void check(const ComposedOptions& options) {
+    if (options.images == 0) {
+        throw base::UsageError("0 scenes are asked for: give a positive --images");
+    }
+    if (options.photos.empty()) {
+        throw base::UsageError("no photo is given: name files or folders with --photos");
+    }
+    if (options.smallest == 0 || options.smallest > options.largest || options.largest > options.size) {
+        throw base::UsageError(base::str("articles of ", options.smallest, " to ", options.largest,
+                                         " pixels in scenes of ", options.size,
+                                         ": it must be 0 < smallest <= largest <= size"));
+    }
+    if (options.most_articles == 0) {
+        throw base::UsageError("scenes of 0 articles have nothing to find: give a positive --most-articles");
+    }
+    if (std::uint64_t{options.size} * options.size > max_image_pixels) {
+        throw base::UsageError(base::str("scenes of ", options.size, " pixels are too large"));
+    }
+    check_class_names(options.classes);
+}
+
+}  // namespace
+
+Scene compose_scene(const IdxSet& articles, const std::vector<Image>& photos, const ComposedOptions& options,
+                    std::uint64_t index) {
+    const std::uint64_t split = options.split == "train" ? 0 : 1;
+    base::Random random(options.seed, base::RandomPurpose::composition, split, index);
+    Scene scene{.image = random_background(photos, options.size, random), .boxes = {}};
+    std::vector<cv::Rect> taken;
+    const std::uint64_t count = 1 + random.below(options.most_articles);
+    for (std::uint64_t i = 0; i < count; ++i) {
+        const std::size_t chosen = random.below(articles.size());
+        const auto side = static_cast<int>(options.smallest + random.below(options.largest - options.smallest + 1));
+        const cv::Mat original(static_cast<int>(articles.height), static_cast<int>(articles.width), CV_8U,
+                               const_cast<std::uint8_t*>(articles.image(chosen).data()));
+        cv::Mat scaled;
+        cv::resize(original, scaled, {side, side}, 0, 0,
+                   side < static_cast<int>(articles.width) ? cv::INTER_AREA : cv::INTER_LINEAR);
+        Colour colour{1, 1, 1};
+        if (options.tint) {
+            std::generate(colour.begin(), colour.end(), [&] { return random.uniform(0.3, 1); });
+        }
+        const std::optional<cv::Rect> part = visible_part(scaled);
+        for (int attempt = 0; part && attempt < placement_attempts; ++attempt) {
+            const cv::Rect place(
+                static_cast<int>(random.below(options.size - static_cast<std::uint32_t>(part->width) + 1)),
+                static_cast<int>(random.below(options.size - static_cast<std::uint32_t>(part->height) + 1)),
+                part->width, part->height);
+            if (std::any_of(taken.begin(), taken.end(),
+                            [&](const cv::Rect& other) { return !(place & other).empty(); })) {
+                continue;
+            }
+            taken.push_back(place);
+            blend(scaled(*part), colour, place.x, place.y, scene.image);
+            scene.boxes.push_back({.x1 = static_cast<float>(place.x),
+                                   .y1 = static_cast<float>(place.y),
+                                   .x2 = static_cast<float>(place.x + place.width),
+                                   .y2 = static_cast<float>(place.y + place.height),
+                                   .area = static_cast<float>(place.area()),
+                                   .class_index = articles.labels[chosen],
+                                   .flags = 0,
+                                   .annotation_id = 0});
+            break;
+        }
+    }
+    return scene;
+}
+
+void import_composed(const ComposedOptions& options) {
+    check(options);
+    const IdxSet articles = read_idx(options.articles, options.split);
+    const std::vector<Image> photos = read_photos(options.photos, options.threads);
+    const unsigned highest = *std::max_element(articles.labels.begin(), articles.labels.end());
+    std::vector<std::string> classes = options.classes;
+    for (unsigned label = 0; options.classes.empty() && label <= highest; ++label) {
+        classes.push_back(std::to_string(label));
+    }
+    if (highest >= classes.size()) {
+        throw base::Error(base::str(options.articles.string(), ": a label of ", options.split, " is ", highest,
+                                    ", and ", classes.size(), " classes are given: name them all with --classes"));
+    }
+    const DatasetDescription description{
+        .task = Task::detection,
+        .encoding = options.raw ? Encoding::raw : Encoding::encoded,
+        .classes = classes,
+        .source = base::str("composed scenes, not real ones: articles of ", options.articles.string(), " (",
+                            options.split, ") on crops of ", photos.size(), " photos, seed ", options.seed)};
+    write_dataset(options.out, description, [&](DatasetWriter& writer) {
+        base::Progress progress("compose", "scenes", options.images);
+        struct Composed {
+            std::vector<std::uint8_t> bytes;
+            std::vector<Box> boxes;
+        };
+        const auto produce = [&](std::uint64_t i) -> Composed {
+            Scene scene = compose_scene(articles, photos, options, i);
+            return {options.raw ? std::move(scene.image.pixels) : encode_jpeg(scene.image, 95), std::move(scene.boxes)};
+        };
+        std::int64_t annotations = 0;
+        const auto consume = [&](std::uint64_t i, Composed&& scene) {
+            for (Box& box : scene.boxes) {
+                box.annotation_id = ++annotations;
+            }
+            writer.add({.id = 0,
+                        .image_id = static_cast<std::int64_t>(i) + 1,
+                        .width = options.size,
+                        .height = options.size,
+                        .label = -1,
+                        .bytes = scene.bytes,
+                        .boxes = scene.boxes},
+                       base::str("composed#", i));
+            progress.update(i + 1);
+        };
+        ordered_parallel(options.images, options.threads, produce, consume);
+        progress.finish();
+    });
+}
+
+}  // namespace lockstep::sharding
