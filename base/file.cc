@@ -138,7 +138,8 @@ void write_whole(const fs::path& path, std::string_view content) {
     fail("create", partial_name(path, 0), EEXIST);
 }
 
-void write_directory_whole(const fs::path& path, const std::function<void(const fs::path&)>& fill) {
+void write_directory_whole(const fs::path& named, const std::function<void(const fs::path&)>& fill) {
+    const fs::path path = named.has_filename() ? named : named.parent_path();  // without a slash at the end
     if (fs::exists(fs::symlink_status(path))) {
         throw Error(str(path.string(), " exists already: remove it or choose another name"));
     }
@@ -175,11 +176,15 @@ void sync_to_disk(const fs::path& path) {
 }
 
 void require_free_space(const fs::path& path, std::uint64_t bytes, std::string_view what) {
-    fs::path existing = fs::absolute(path);
-    while (!fs::exists(existing)) {
+    std::error_code error;
+    fs::path existing = fs::absolute(path, error);
+    while (!fs::exists(existing, error) && existing.has_relative_path()) {
         existing = existing.parent_path();
     }
-    const std::uint64_t available = fs::space(existing).available;
+    const std::uint64_t available = fs::space(existing, error).available;
+    if (error) {
+        fail("tell the free space at", path, error.value());
+    }
     if (available < bytes) {
         throw Error(str(what, " needs ", human_bytes(static_cast<double>(bytes)), " at ", path.string(), ", but only ",
                         human_bytes(static_cast<double>(available)),

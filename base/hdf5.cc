@@ -1,5 +1,9 @@
 #include "base/hdf5.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <system_error>
 #include <type_traits>
@@ -16,6 +20,8 @@ constexpr hsize_t page_bytes = 4096;
 class LibraryGuard {
   public:
     LibraryGuard() : lock_(hdf5_mutex()) {
+        // Files are closed by their owners, and libhdf5's own clean-up at exit crashes over one that could not be.
+        [[maybe_unused]] static const herr_t no_clean_up = H5dont_atexit();
         H5Eget_auto2(H5E_DEFAULT, &print_, &print_data_);
         H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
     }
@@ -64,6 +70,20 @@ void set_file_locking(const Hdf5Handle& access, bool locking) {
 #else
 void set_file_locking(const Hdf5Handle&, bool) {}
 #endif
+
+/// libhdf5 never lets go of a file that it can't finish writing, and so of the disk space. Let it write the rest to
+/// memory.
+void redirect_to_memory(hid_t file) {
+    void* descriptor = nullptr;
+    if (H5Fget_vfd_handle(file, H5P_DEFAULT, &descriptor) < 0) {
+        return;
+    }
+    const int memory = memfd_create("unfinished HDF5 file", MFD_CLOEXEC);
+    if (memory >= 0) {
+        dup3(memory, *static_cast<const int*>(descriptor), O_CLOEXEC);
+        ::close(memory);
+    }
+}
 
 Hdf5Handle dataset_access() {
     Hdf5Handle list = property_list(H5P_DATASET_ACCESS);
@@ -180,6 +200,17 @@ hid_t Hdf5File::file() const {
     return file_.get();
 }
 
+Hdf5File::~Hdf5File() {
+    const bool writing = file_.get() >= 0 && !size_;
+    if (!writing) {
+        return;
+    }
+    const LibraryGuard library;
+    if (H5Fflush(file_.get(), H5F_SCOPE_GLOBAL) < 0) {
+        redirect_to_memory(file_.get());
+    }
+}
+
 std::uint64_t Hdf5File::file_bytes() const {
     if (size_) {
         return *size_;
@@ -210,6 +241,9 @@ Hdf5File Hdf5File::create(const std::filesystem::path& path) {
     const Hdf5Handle access = property_list(H5P_FILE_ACCESS);
     set_file_locking(access, true);
     must(H5Pset_alignment(access.get(), page_bytes, page_bytes));
+    // The format of 1.8, which every reader knows, is the first with checksums over all metadata: libhdf5 then refuses
+    // a damaged header, where it may crash on one of the older format.
+    must(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V18, H5F_LIBVER_V18));
     // Otherwise small writes reach the disk, and fail, only while a data set is being closed.
     must(H5Pset_sieve_buf_size(access.get(), 0));
     Hdf5Handle file(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()), H5Fclose);
@@ -424,7 +458,7 @@ void Hdf5File::write_range(const std::string& name, std::uint64_t begin, std::sp
     const LibraryGuard library;
     const Opened opened = open_dataset(name);
     LOCKSTEP_CHECK_EQ(opened.shape.size(), 1u, "dimensions of data set '", name, "'");
-    LOCKSTEP_CHECK(fits<T>(opened.type.get()), "type of data set '", name, "'");
+    LOCKSTEP_CHECK(H5Tequal(opened.type.get(), hdf5_native_type<T>()) > 0, "type of data set '", name, "'");
     LOCKSTEP_CHECK(begin <= opened.count && values.size() <= opened.count - begin, "data set '", name, "' has ",
                    opened.count, " elements, not ", begin, " + ", values.size());
     if (!values.empty()) {

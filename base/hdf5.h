@@ -63,6 +63,10 @@ class Hdf5File {
     static Hdf5File open_read_only(
         const std::filesystem::path& path);                     ///< no file locking (shared and read-only mounts)
     static Hdf5File create(const std::filesystem::path& path);  ///< refuses an existing file
+    /// A file that was created is complete only after close(): where the disk is full, this gives it up.
+    ~Hdf5File();
+    Hdf5File(Hdf5File&&) noexcept = default;
+    Hdf5File& operator=(Hdf5File&&) noexcept = default;
     const std::filesystem::path& path() const { return path_; }
 
     /// Flushes and closes; an error (disk full) is thrown here, where a destructor could only swallow it.
@@ -97,7 +101,7 @@ class Hdf5File {
     void write_strings(const std::string& name, std::span<const std::string> values);
     std::vector<std::string> read_strings(const std::string& name) const;
 
-    void write_attribute(const std::string& name, const std::string& value);  ///< at most 64 KB
+    void write_attribute(const std::string& name, const std::string& value);
     void write_attribute(const std::string& name, std::uint64_t value);
     std::string read_string_attribute(const std::string& name) const;
     std::uint64_t read_u64_attribute(const std::string& name) const;

@@ -59,7 +59,7 @@ std::string human_bytes(double bytes) {
 }
 
 std::string human_duration(double seconds) {
-    if (!std::isfinite(seconds)) {
+    if (!(std::abs(seconds) < 1e15)) {  // neither infinite, nor NaN, nor beyond what is counted here
         return "?";
     }
     if (seconds < 59.95) {  // would be printed as 60.0
