@@ -86,13 +86,7 @@ class SampleStore {
 
     /// Raw pixels stay where they are mapped.
     std::shared_ptr<const std::uint8_t> pixels_of(const Sample& sample) const {
-        const std::size_t expected = std::size_t{sample.width} * sample.height * channels;
         if (dataset_.encoding() == Encoding::raw) {
-            if (sample.bytes.size() != expected) {
-                throw base::Error(base::str("raw pixels of a ", sample.width, "x", sample.height, " image take ",
-                                            expected, " bytes, but ", sample.bytes.size(),
-                                            " are stored; import the data again"));
-            }
             return {std::shared_ptr<const void>{}, sample.bytes.data()};
         }
         const auto image = std::make_shared<const Image>(decode_rgb(sample.bytes, "image data"));
@@ -362,10 +356,6 @@ Loader::Loader(const Dataset& dataset, EpochOrder order, Share share, LoaderOpti
     require_positive(options.accumulate, "accumulate");
     require_positive(options.threads, "threads");
     require_positive(options.prefetch, "prefetch");
-    if (dataset.size() == 0) {
-        throw base::Error(
-            base::str("data set ", dataset.directory().string(), " is empty: import images into it first"));
-    }
     LOCKSTEP_CHECK_EQ(order.size(), dataset.size());
     LOCKSTEP_CHECK_LT(share.rank, share.ranks);
     LOCKSTEP_CHECK_LE(step, order.steps_per_epoch(options.effective_batch));

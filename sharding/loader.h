@@ -61,7 +61,7 @@ struct LoaderOptions {
 class Loader {
   public:
     /// The data set must outlive the loader. Starts reading at (epoch, step); the step behind an epoch's last is the
-    /// next epoch's first. Throws base::UsageError naming an impossible option, base::Error when the data set is empty.
+    /// next epoch's first. Throws base::UsageError naming an impossible option.
     Loader(const Dataset& dataset, EpochOrder order, Share share, LoaderOptions options, std::uint64_t epoch = 0,
            std::uint64_t step = 0);
     ~Loader();
