@@ -1,0 +1,98 @@
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/commands.h"
+#include "base/error.h"
+#include "base/exit_code.h"
+#include "base/log.h"
+#include "comm/mpi.h"
+#include "trainer/checkpoint.h"
+#include "trainer/recipe.h"
+#include "trainer/trainer.h"
+
+namespace lockstep::app {
+namespace {
+
+namespace fs = std::filesystem;
+using base::str;
+
+struct TrainArguments {
+    fs::path recipe;
+    std::vector<std::string> settings;
+    fs::path out;
+    std::string resume;
+};
+
+/// Where the run lies and what it continues from.
+struct Start {
+    fs::path run;
+    std::optional<fs::path> checkpoint;
+};
+
+Start find_start(const TrainArguments& arguments) {
+    const fs::path default_run = fs::path("runs") / arguments.recipe.stem();
+    if (arguments.resume.empty()) {
+        return {arguments.out.empty() ? default_run : arguments.out, std::nullopt};
+    }
+    if (arguments.resume == "auto") {
+        const fs::path run = arguments.out.empty() ? default_run : arguments.out;
+        return {run, trainer::newest_checkpoint(run)};
+    }
+    const fs::path run = arguments.resume;
+    if (!arguments.out.empty() && arguments.out != run) {
+        throw base::UsageError(str("--resume ", run.string(), " continues in that directory; leave --out away"));
+    }
+    const auto checkpoint = trainer::newest_checkpoint(run);
+    if (!checkpoint) {
+        throw base::Error(str(run.string(), ": no whole checkpoint to resume from"));
+    }
+    return {run, checkpoint};
+}
+
+int train(const TrainArguments& arguments) {
+    std::vector<trainer::Override> overrides;
+    for (const auto& setting : arguments.settings) {
+        overrides.push_back(trainer::parse_override(setting));
+    }
+    const trainer::Recipe recipe = trainer::load_recipe(arguments.recipe, overrides);
+    const auto timeout =
+        std::chrono::milliseconds(static_cast<std::int64_t>(recipe.communication.timeout_seconds * 1000));
+    const auto gradients = comm::make_communicator("gradients", timeout);
+    const auto batch_norm = comm::make_communicator("batch norm", timeout);
+    const auto control = comm::make_communicator("control", timeout);
+    const Start start = find_start(arguments);
+    trainer::Trainer trainer(recipe, start.run, start.checkpoint, {*gradients, *batch_norm, *control},
+                             comm::detect_topology(*control));
+    if (trainer.run() == trainer::Outcome::stopped_at_checkpoint) {
+        if (comm::index_of(control->rank()) == 0) {
+            base::log_warning(str("stopped at a checkpoint as asked; continue with --resume ", start.run.string()));
+        }
+        return base::exit_code::run_again;
+    }
+    return base::exit_code::success;
+}
+
+}  // namespace
+
+void add_train_command(CLI::App& app, int& exit_code) {
+    auto arguments = std::make_shared<TrainArguments>();
+    CLI::App* command = app.add_subcommand("train", "Train a recipe, on as many ranks as mpirun or srun starts");
+    command->add_option("recipe", arguments->recipe, "TOML file; docs/recipe.md lists the keys")->required();
+    command->add_option("--set", arguments->settings, "key=value, over what the recipe says; may be given again")
+        ->take_all();
+    command->add_option("--out", arguments->out, "the run's directory (default: runs/NAME-OF-THE-RECIPE)");
+    command->add_option("--resume", arguments->resume,
+                        "a run to continue, or auto: continue --out if it has a checkpoint, else start");
+    command->footer(
+        "Example:\n  mpirun -np 2 lockstep train recipes/trees.toml --set seed=1 --out runs/trees-1\n"
+        "Exit codes: 0 finished, 75 stopped at a checkpoint (run again with --resume), 2 wrong call or recipe, 1 "
+        "failed.");
+    command->callback([arguments, &exit_code] { exit_code = comm::run_ranks([&] { return train(*arguments); }); });
+}
+
+}  // namespace lockstep::app

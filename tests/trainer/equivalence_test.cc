@@ -1,0 +1,163 @@
+// Promise 1: any number of ranks gives the same training.
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "comm/mpi.h"
+#include "tests/comm/mpi_test_main.h"
+#include "tests/trainer/small_training.h"
+#include "trainer/checkpoint.h"
+#include "trainer/run_directory.h"
+#include "trainer/trainer.h"
+
+namespace lockstep::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Difference {
+    double largest = 0;  ///< of |a - b| / (|b|'s mean over the tensor + tiny)
+    std::string tensor;
+};
+
+Difference compare(const CheckpointContent& a, const CheckpointContent& b, const std::string& prefix) {
+    Difference worst;
+    for (const auto& [name, expected] : b.tensors) {
+        if (!name.starts_with(prefix)) {
+            continue;
+        }
+        const at::Tensor x = a.tensors.at(name).to(at::kDouble);
+        const at::Tensor y = expected.to(at::kDouble);
+        const double scale = y.abs().mean().item<double>() + 1e-12;
+        const double difference = (x - y).abs().max().item<double>() / scale;
+        if (difference > worst.largest || std::isnan(difference)) {
+            worst = {difference, name};
+        }
+    }
+    return worst;
+}
+
+class EquivalenceTest : public testing::Test {
+  protected:
+    void SetUp() override {
+        world_ = tests::make_test_communicator();
+        rank_ = comm::index_of(world_->rank());
+        root_ = fs::path(testing::TempDir()) / (std::string("equivalence-") + std::to_string(world_->size()));
+        if (rank_ == 0) {
+            fs::remove_all(root_);
+            fs::create_directories(root_);
+            tests::write_small_detection_data(root_ / "boxes", 17);
+            tests::write_small_classification_data(root_ / "labels", 17);
+        }
+        world_->barrier("data written");
+    }
+    void TearDown() override {
+        world_->barrier("test done");
+        if (rank_ == 0) {
+            fs::remove_all(root_);
+        }
+    }
+
+    /// Trains once over all ranks, and once on rank 0 by itself.
+    void train_both(Recipe recipe) {
+        recipe.max_steps = 5;
+        const auto gradients = comm::make_mpi_communicator("gradients", tests::test_timeout);
+        const auto batch_norm = comm::make_mpi_communicator("batch norm", tests::test_timeout);
+        const auto control = comm::make_mpi_communicator("control", tests::test_timeout);
+        {
+            Trainer trainer(recipe, root_ / "together", std::nullopt, {*gradients, *batch_norm, *control},
+                            comm::detect_topology(*control));
+            trainer.run();
+        }
+        const fs::path alone = root_ / "alone";
+        if (rank_ == 0) {
+            tests::train_alone(recipe, alone);
+        }
+        world_->barrier("both trained");
+        together_ = load_checkpoint(*newest_checkpoint(root_ / "together"));
+        alone_ = load_checkpoint(*newest_checkpoint(alone));
+        ASSERT_EQ(together_.progress.optimizer_steps, 5u);
+        ASSERT_EQ(together_.progress, alone_.progress);
+        together_metrics_ = read_metrics(root_ / "together");
+        alone_metrics_ = read_metrics(alone);
+        ASSERT_EQ(together_metrics_.size(), alone_metrics_.size());
+    }
+    void expect_step(std::size_t step, const char* key, double tolerance) const {
+        const double together = together_metrics_[step][key], alone = alone_metrics_[step][key];
+        EXPECT_NEAR(together, alone, tolerance * std::abs(alone)) << key << " of line " << step + 1;
+    }
+
+    std::unique_ptr<comm::Communicator> world_;
+    std::int32_t rank_ = 0;
+    fs::path root_;
+    CheckpointContent together_, alone_;
+    std::vector<nlohmann::json> together_metrics_, alone_metrics_;
+};
+
+TEST_F(EquivalenceTest, DetectorInFp64) {
+    Recipe recipe = tests::small_detection_recipe(root_ / "boxes");
+    recipe.precision = "fp64";
+    recipe.batch_norm = "frozen";
+    train_both(recipe);
+    for (const char* prefix : {"parameters/", "average/", "momentum/"}) {
+        const Difference worst = compare(together_, alone_, prefix);
+        EXPECT_LE(worst.largest, 1e-9) << worst.tensor;
+    }
+}
+
+TEST_F(EquivalenceTest, DetectorInFp32) {
+    Recipe recipe = tests::small_detection_recipe(root_ / "boxes");
+    recipe.batch_norm = "frozen";
+    train_both(recipe);
+    expect_step(0, "loss", 1e-5);
+    expect_step(0, "gradient_norm", 1e-4);
+    const Difference worst = compare(together_, alone_, "parameters/");
+    EXPECT_LE(worst.largest, 2e-3) << worst.tensor;
+}
+
+TEST_F(EquivalenceTest, DetectorWithAccumulationAndAdamW) {
+    Recipe recipe = tests::small_detection_recipe(root_ / "boxes");
+    recipe.precision = "fp64";
+    recipe.batch_norm = "frozen";
+    recipe.accumulate = 2;
+    recipe.optimizer.name = "adamw";
+    recipe.optimizer.learning_rate = 0.001;
+    train_both(recipe);
+    const Difference worst = compare(together_, alone_, "parameters/");
+    EXPECT_LE(worst.largest, 1e-9) << worst.tensor;
+}
+
+TEST_F(EquivalenceTest, ClassifierInFp64) {
+    Recipe recipe = tests::small_classification_recipe(root_ / "labels");
+    recipe.precision = "fp64";
+    recipe.batch_norm = "frozen";
+    recipe.label_smoothing = 0.1;
+    train_both(recipe);
+    const Difference worst = compare(together_, alone_, "parameters/");
+    EXPECT_LE(worst.largest, 1e-9) << worst.tensor;
+}
+
+/// Frozen statistics give one more equality: accumulation is the same as one large batch.
+TEST_F(EquivalenceTest, AccumulationIsOneLargeBatch) {
+    if (rank_ == 0) {
+        Recipe recipe = tests::small_detection_recipe(root_ / "boxes");
+        recipe.precision = "fp64";
+        recipe.batch_norm = "frozen";
+        recipe.max_steps = 5;
+        tests::train_alone(recipe, root_ / "at-once");
+        recipe.accumulate = 4;
+        tests::train_alone(recipe, root_ / "accumulated");
+        const Difference worst = compare(load_checkpoint(*newest_checkpoint(root_ / "accumulated")),
+                                         load_checkpoint(*newest_checkpoint(root_ / "at-once")), "parameters/");
+        EXPECT_LE(worst.largest, 1e-9) << worst.tensor;
+    }
+}
+
+}  // namespace
+}  // namespace lockstep::trainer

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "trainer/recipe.h"
+
+/// A tiny but whole training for tests: a data set with boxes, images without boxes, and an uneven last batch.
+namespace lockstep::tests {
+
+/// 64 px images with coloured rectangles of two classes; every fifth image has no box. The same for the same arguments.
+void write_small_detection_data(const std::filesystem::path& directory, std::uint64_t images);
+/// 28 px images of three classes, told apart by their brightness.
+void write_small_classification_data(const std::filesystem::path& directory, std::uint64_t images);
+
+/// YOLOv10-n on such data: batch 8 of 17 images leaves one image for the last step of an epoch, so that of two ranks
+/// one is empty there. All augmentation is on.
+trainer::Recipe small_detection_recipe(const std::filesystem::path& data);
+trainer::Recipe small_classification_recipe(const std::filesystem::path& data);
+
+/// Trains on one rank, in this process.
+void train_alone(const trainer::Recipe& recipe, const std::filesystem::path& run, bool resume = false);
+
+}  // namespace lockstep::tests

@@ -1,0 +1,55 @@
+#include "trainer/batch_tensors.h"
+
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+
+#include <vector>
+
+#include "base/error.h"
+
+namespace lockstep::trainer {
+
+at::Tensor image_tensor(const sharding::MicroBatch& micro, at::ScalarType type) {
+    LOCKSTEP_CHECK_EQ(micro.pixels.size(), std::size_t{micro.count} * micro.height * micro.width * micro.channels);
+    // The pixels are only read, and NHWC seen as NCHW is channels_last.
+    const at::Tensor bytes = at::from_blob(const_cast<std::uint8_t*>(micro.pixels.data()),
+                                           {micro.count, micro.height, micro.width, micro.channels}, at::kByte)
+                                 .permute({0, 3, 1, 2});
+    return bytes.to(type).mul_(1.0 / 255);
+}
+
+DetectionTargets detection_targets(const sharding::MicroBatch& micro, std::int64_t max_boxes, at::ScalarType type) {
+    const std::int64_t images = micro.count;
+    at::Tensor boxes = at::zeros({images, max_boxes, 4}, at::kFloat);
+    at::Tensor classes = at::zeros({images, max_boxes}, at::kLong);
+    at::Tensor real = at::zeros({images, max_boxes}, at::kBool);
+    std::vector<std::int64_t> used(micro.count, 0);
+    auto* corner = boxes.mutable_data_ptr<float>();
+    auto* class_index = classes.mutable_data_ptr<std::int64_t>();
+    auto* is_real = real.mutable_data_ptr<bool>();
+    for (const auto& box : micro.boxes) {
+        const std::int64_t slot = used[box.image]++;
+        if (slot >= max_boxes) {
+            throw base::Error(base::str("sample ", micro.sample_ids[box.image], ": more than max_boxes = ", max_boxes,
+                                        " boxes after augmentation; raise max_boxes in the recipe"));
+        }
+        const std::int64_t at = static_cast<std::int64_t>(box.image) * max_boxes + slot;
+        corner[4 * at + 0] = box.x1;
+        corner[4 * at + 1] = box.y1;
+        corner[4 * at + 2] = box.x2;
+        corner[4 * at + 3] = box.y2;
+        class_index[at] = box.class_index;
+        is_real[at] = true;
+    }
+    return {boxes.to(type), classes, real};
+}
+
+at::Tensor label_tensor(const sharding::MicroBatch& micro) {
+    at::Tensor labels = at::zeros({micro.count}, at::kLong);
+    for (std::size_t i = 0; i < micro.labels.size(); ++i) {
+        labels.mutable_data_ptr<std::int64_t>()[i] = micro.labels[i];
+    }
+    return labels;
+}
+
+}  // namespace lockstep::trainer

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace lockstep::trainer {
+
+/// Where a run stands: everything before (epoch, step_in_epoch) is done.
+struct Progress {
+    std::uint64_t epoch = 0;
+    std::uint64_t step_in_epoch = 0;
+    std::uint64_t optimizer_steps = 0;
+    bool operator==(const Progress&) const = default;
+};
+
+/// What a checkpoint holds. Tensors are named "parameters/NAME", "buffers/NAME", "average/NAME" and "STATE/NAME" (a
+/// state array of the update rule), in the logical (row-major) order of their shape, whatever the memory format in use.
+struct CheckpointContent {
+    std::string model;
+    std::vector<std::string> classes;
+    Progress progress;
+    std::uint64_t training_hash = 0;                  ///< of the recipe
+    std::uint64_t data_hash = 0;                      ///< content hash of the training data set
+    std::uint64_t ledger_count = 0, ledger_hash = 0;  ///< of the epoch under way, over all ranks
+    std::string recipe;                               ///< resolved, as TOML
+    std::map<std::string, at::Tensor> tensors;
+};
+
+/// `run`/checkpoints/step-000000123: files with checksums, the manifest written last, all written aside, synced and
+/// renamed, so that the directory exists whole or not at all. Older ones beyond `keep` are removed afterwards. Called
+/// by one rank. Throws base::Error (disk full, ...) and leaves the earlier checkpoints alone.
+std::filesystem::path save_checkpoint(const std::filesystem::path& run, const CheckpointContent& content,
+                                      std::int64_t keep);
+
+/// Throws base::Error naming the file: missing, damaged (size or CRC-32C), another format version.
+CheckpointContent load_checkpoint(const std::filesystem::path& checkpoint);
+
+/// The newest checkpoint of the run that is whole; damaged ones are passed over with a warning. None: nullopt.
+std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& run);
+
+}  // namespace lockstep::trainer

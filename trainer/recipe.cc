@@ -1,0 +1,419 @@
+#include "trainer/recipe.h"
+
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+#include <type_traits>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
+
+namespace lockstep::trainer {
+namespace {
+
+using base::str;
+using base::UsageError;
+
+struct Bounds {
+    double low = -std::numeric_limits<double>::infinity();
+    double high = std::numeric_limits<double>::infinity();
+};
+using Choices = std::vector<std::string>;
+
+/// Whether a field decides what is learned (training_hash), or only where, how fast and how often.
+enum class Effect { training, none };
+
+constexpr double unbounded = std::numeric_limits<double>::infinity();
+const Bounds probability{0, 1};
+
+/// The declaration of every key. `Visit` is called as visit(key, field, meaning, bounds or choices, effect).
+template <typename SomeRecipe, typename Visit>
+void for_each_field(SomeRecipe& r, Visit&& visit) {
+    const Choices models{"yolov10n", "yolov10s", "yolov10m", "yolov10b", "yolov10l",
+                         "yolov10x", "resnet18", "resnet34", "resnet50", "resnet101"};
+    visit("model", r.model, "the network", models, Effect::training);
+    visit("initial_weights", r.initial_weights, "safetensors file to start from; empty: from the seed", Choices{},
+          Effect::training);
+    visit("small_images", r.small_images, "ResNet with a 3x3 stem and no max-pool, for images of 32 px", Choices{},
+          Effect::training);
+    visit("image_size", r.image_size, "side of the network's square input in pixels; a multiple of 32 for detectors",
+          Bounds{8, 4096}, Effect::training);
+    visit("batch", r.batch, "effective batch: images of one optimizer step, over all ranks and micro-steps",
+          Bounds{1, 1e6}, Effect::training);
+    visit("accumulate", r.accumulate, "micro-steps of one optimizer step; each takes this part of the effective batch",
+          Bounds{1, 1e4}, Effect::training);
+    visit("epochs", r.epochs, "times that every sample is seen", Bounds{1, 1e6}, Effect::training);
+    visit("max_steps", r.max_steps,
+          "stop after this many optimizer steps, with the schedule unchanged; 0: no such limit", Bounds{0, 1e12},
+          Effect::none);
+    visit("precision", r.precision,
+          "arithmetic of forward and backward; bf16: autocast, FP32 weights; fp64: for proofs",
+          Choices{"fp32", "bf16", "fp64"}, Effect::training);
+    visit("batch_norm", r.batch_norm, "statistics: of each rank's own micro-batch, or the running ones held fixed",
+          Choices{"local", "frozen"}, Effect::training);
+    visit("seed", r.seed, "initial weights, order and augmentation follow from it", Bounds{0, 9e15}, Effect::training);
+    visit("max_boxes", r.max_boxes, "boxes of one training image that the loss has room for; more is an error",
+          Bounds{1, 10000}, Effect::training);
+    visit("label_smoothing", r.label_smoothing, "classification: weight of the uniform distribution in the target",
+          Bounds{0, 0.99}, Effect::training);
+    visit("loss_reduction", r.loss_reduction,
+          "gradient of the mean over targets, or of the mean times the images of the batch (sum, the YOLOv10 "
+          "convention); auto: sum for detectors, mean for classifiers",
+          Choices{"auto", "sum", "mean"}, Effect::training);
+    visit("clip_norm", r.clip_norm, "largest global norm of the gradient; 0: no clipping", Bounds{0, unbounded},
+          Effect::training);
+
+    visit("data.train", r.data.train, "training data set (a directory made by lockstep import)", Choices{},
+          Effect::none);
+    visit("data.validation", r.data.validation, "validation data set; empty: no evaluation", Choices{}, Effect::none);
+    visit("data.threads", r.data.threads, "loader threads of a rank; 0: by the cores that a rank has", Bounds{0, 256},
+          Effect::none);
+    visit("data.prefetch", r.data.prefetch, "effective batches kept ready", Bounds{1, 64}, Effect::none);
+    visit("data.shuffle", r.data.shuffle, "another order each epoch; false: the order of the data set", Choices{},
+          Effect::training);
+    visit("data.verify_checksums", r.data.verify_checksums, "check each sample's CRC-32C when it is read", Choices{},
+          Effect::none);
+    visit("data.cache_mib", r.data.cache_mib, "decoded images that a rank keeps in memory, in MiB", Bounds{0, 1e6},
+          Effect::none);
+
+    visit("optimizer.name", r.optimizer.name, "sgd (Nesterov momentum) or adamw", Choices{"sgd", "adamw"},
+          Effect::training);
+    visit("optimizer.learning_rate", r.optimizer.learning_rate, "peak rate, before the rule below", Bounds{1e-12, 100},
+          Effect::training);
+    visit("optimizer.learning_rate_rule", r.optimizer.learning_rate_rule,
+          "rate times (batch / reference_batch): not at all, linearly, or by its square root",
+          Choices{"none", "linear", "sqrt"}, Effect::training);
+    visit("optimizer.reference_batch", r.optimizer.reference_batch,
+          "the effective batch for which learning_rate is meant", Bounds{1, 1e6}, Effect::training);
+    visit("optimizer.momentum", r.optimizer.momentum, "momentum of sgd, beta1 of adamw", Bounds{0, 0.9999},
+          Effect::training);
+    visit("optimizer.beta2", r.optimizer.beta2, "beta2 of adamw", Bounds{0, 0.999999}, Effect::training);
+    visit("optimizer.weight_decay", r.optimizer.weight_decay,
+          "of convolution and linear weights; biases and norms have none", Bounds{0, 10}, Effect::training);
+
+    visit("schedule.name", r.schedule.name, "rate over the run",
+          Choices{"constant", "linear", "cosine", "step", "one_cycle"}, Effect::training);
+    visit("schedule.final_fraction", r.schedule.final_fraction,
+          "rate at the end as a fraction of the peak (linear, cosine, one_cycle)", Bounds{0, 1}, Effect::training);
+    visit("schedule.warmup_epochs", r.schedule.warmup_epochs, "rate (and momentum) rise linearly over so many epochs",
+          Bounds{0, 1e6}, Effect::training);
+    visit("schedule.warmup_momentum", r.schedule.warmup_momentum, "momentum at the start of the warm-up",
+          Bounds{0, 0.9999}, Effect::training);
+    visit("schedule.warmup_bias_rate", r.schedule.warmup_bias_rate,
+          "rate of biases at the start of the warm-up (others start at 0)", Bounds{0, 10}, Effect::training);
+    visit("schedule.step_epochs", r.schedule.step_epochs, "step: epochs between two reductions", Bounds{1e-3, 1e6},
+          Effect::training);
+    visit("schedule.step_factor", r.schedule.step_factor, "step: factor of each reduction", Bounds{1e-6, 1},
+          Effect::training);
+    visit("schedule.peak_fraction", r.schedule.peak_fraction, "one_cycle: part of the run that rises",
+          Bounds{0.001, 0.999}, Effect::training);
+
+    visit("ema.enabled", r.ema.enabled, "keep an exponential moving average of weights and batch-norm statistics",
+          Choices{}, Effect::training);
+    visit("ema.decay", r.ema.decay, "decay that the average tends to", Bounds{0, 0.9999999}, Effect::training);
+    visit("ema.tau", r.ema.tau, "steps over which the decay rises: decay * (1 - exp(-step / tau))", Bounds{1e-3, 1e9},
+          Effect::training);
+
+    visit("augmentation.enabled", r.augmentation.enabled, "false: letterbox only", Choices{}, Effect::training);
+    visit("augmentation.mosaic", r.augmentation.mosaic, "probability of a 2x2 mosaic", probability, Effect::training);
+    visit("augmentation.mixup", r.augmentation.mixup, "probability of blending in a second image", probability,
+          Effect::training);
+    visit("augmentation.degrees", r.augmentation.degrees, "rotation, +-", Bounds{0, 180}, Effect::training);
+    visit("augmentation.translate", r.augmentation.translate, "shift, +- this part of the side", probability,
+          Effect::training);
+    visit("augmentation.scale", r.augmentation.scale, "gain: 1 +- this", Bounds{0, 0.95}, Effect::training);
+    visit("augmentation.shear", r.augmentation.shear, "shear in degrees, +-", Bounds{0, 60}, Effect::training);
+    visit("augmentation.hsv_hue", r.augmentation.hsv_hue, "hue gain, +-", probability, Effect::training);
+    visit("augmentation.hsv_saturation", r.augmentation.hsv_saturation, "saturation gain, +-", probability,
+          Effect::training);
+    visit("augmentation.hsv_value", r.augmentation.hsv_value, "value gain, +-", probability, Effect::training);
+    visit("augmentation.flip_horizontal", r.augmentation.flip_horizontal, "probability", probability, Effect::training);
+    visit("augmentation.flip_vertical", r.augmentation.flip_vertical, "probability", probability, Effect::training);
+    visit("augmentation.quarter_turns", r.augmentation.quarter_turns,
+          "probability of a turn by 90, 180 or 270 degrees (aerial photos)", probability, Effect::training);
+    visit("augmentation.crop_padding", r.augmentation.crop_padding,
+          "classification: pad by so many pixels and crop at random", Bounds{0, 1024}, Effect::training);
+    visit("augmentation.erase", r.augmentation.erase, "classification: probability of erasing a rectangle", probability,
+          Effect::training);
+    visit("augmentation.closing_epochs", r.augmentation.closing_epochs, "the last epochs, without mosaic and mixup",
+          Bounds{0, 1e6}, Effect::training);
+
+    visit("evaluation.every_epochs", r.evaluation.every_epochs, "evaluate after so many epochs, and after the last",
+          Bounds{1, 1e6}, Effect::none);
+    visit("evaluation.first_epoch", r.evaluation.first_epoch, "no evaluation before this epoch", Bounds{0, 1e6},
+          Effect::none);
+    visit("evaluation.batch", r.evaluation.batch, "images at a time on each rank", Bounds{1, 4096}, Effect::none);
+    visit("evaluation.min_score", r.evaluation.min_score, "detections below are not counted", probability,
+          Effect::none);
+    visit("evaluation.max_detections", r.evaluation.max_detections, "detections kept per image", Bounds{1, 10000},
+          Effect::none);
+    visit("evaluation.weights", r.evaluation.weights, "which weights are evaluated and saved for use",
+          Choices{"ema", "live"}, Effect::none);
+
+    visit("checkpoint.every_steps", r.checkpoint.every_steps, "save after so many steps; 0: by epochs only",
+          Bounds{0, 1e9}, Effect::none);
+    visit("checkpoint.every_epochs", r.checkpoint.every_epochs,
+          "save after so many epochs (and at the end); 0: at the end only", Bounds{0, 1e6}, Effect::none);
+    visit("checkpoint.keep", r.checkpoint.keep, "checkpoints kept, the newest ones", Bounds{1, 1e6}, Effect::none);
+
+    visit("communication.bucket_mib", r.communication.bucket_mib, "gradients are reduced in buckets of this size",
+          Bounds{0.01, 4096}, Effect::none);
+    visit("communication.timeout_seconds", r.communication.timeout_seconds, "deadline of a collective operation",
+          Bounds{1, 1e6}, Effect::none);
+}
+
+std::string toml_value(const std::string& value) {
+    std::string quoted = "\"";
+    for (char c : value) {
+        if (c == '"' || c == '\\') {
+            quoted += '\\';
+        }
+        quoted += c;
+    }
+    return quoted + '"';
+}
+std::string toml_value(bool value) {
+    return value ? "true" : "false";
+}
+std::string toml_value(std::int64_t value) {
+    return str(value);
+}
+std::string toml_value(double value) {
+    std::ostringstream out;
+    out.precision(std::numeric_limits<double>::max_digits10);
+    out << value;
+    std::ostringstream brief;  // 0.1 rather than 0.10000000000000001, where that reads back the same
+    brief << value;
+    const std::string text = std::stod(brief.str()) == value ? brief.str() : out.str();
+    return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
+}
+
+std::string allowed_text(const Choices& choices) {
+    return choices.empty() ? "" : "one of " + base::join(choices, ", ");
+}
+std::string allowed_text(const Bounds& bounds) {
+    if (bounds.high == unbounded) {
+        return str("at least ", bounds.low);
+    }
+    return str(bounds.low, " to ", bounds.high);
+}
+
+template <typename T>
+constexpr const char* type_name() {
+    if constexpr (std::is_same_v<T, std::string>) {
+        return "a string";
+    } else if constexpr (std::is_same_v<T, bool>) {
+        return "true or false";
+    } else if constexpr (std::is_same_v<T, std::int64_t>) {
+        return "a whole number";
+    } else {
+        return "a number";
+    }
+}
+
+void check_value(const std::string& where, const std::string& key, const std::string& value, const Choices& choices) {
+    if (choices.empty() || std::ranges::find(choices, value) != choices.end()) {
+        return;
+    }
+    const std::string near = base::nearest_word(value, choices);
+    throw UsageError(str(where, ": ", key, " = \"", value, "\" is not known; ",
+                         near.empty() ? "" : "did you mean \"" + near + "\"? ",
+                         "allowed: ", base::join(choices, ", ")));
+}
+void check_value(const std::string&, const std::string&, bool, const Choices&) {}
+template <typename Number>
+void check_value(const std::string& where, const std::string& key, Number value, const Bounds& bounds) {
+    const auto number = static_cast<double>(value);
+    if (!(number >= bounds.low && number <= bounds.high) || !std::isfinite(number)) {
+        throw UsageError(str(where, ": ", key, " = ", value, " is out of bounds; allowed: ", allowed_text(bounds)));
+    }
+}
+
+std::string location(const std::string& origin, const toml::node& node) {
+    const auto line = node.source().begin.line;
+    return line > 0 ? str(origin, ":", line) : origin;
+}
+
+template <typename T>
+T read_value(const toml::node& node, const std::string& where, const std::string& key) {
+    if constexpr (std::is_same_v<T, double>) {
+        if (node.is_integer() || node.is_floating_point()) {
+            return *node.value<double>();
+        }
+    } else if (const auto value = node.value_exact<T>()) {
+        return *value;
+    }
+    std::ostringstream given;
+    given << toml::node_view<const toml::node>(&node);
+    throw UsageError(str(where, ": ", key, " must be ", type_name<T>(), ", not ", given.str()));
+}
+
+/// Dotted keys of every leaf of the table.
+void collect_keys(const toml::table& table, const std::string& prefix,
+                  std::vector<std::pair<std::string, const toml::node*>>& out) {
+    for (const auto& [name, node] : table) {
+        const std::string key = prefix + std::string(name.str());
+        if (const auto* inner = node.as_table()) {
+            collect_keys(*inner, key + ".", out);
+        } else {
+            out.emplace_back(key, &node);
+        }
+    }
+}
+
+void apply(Recipe& recipe, const toml::table& table, const std::string& origin) {
+    std::vector<std::pair<std::string, const toml::node*>> given;
+    collect_keys(table, "", given);
+    std::set<std::string> used;
+    std::vector<std::string> known;
+    for_each_field(recipe, [&](const std::string& key, auto& field, const char*, const auto& allowed, Effect) {
+        using Field = std::remove_cvref_t<decltype(field)>;
+        known.push_back(key);
+        for (const auto& [name, node] : given) {
+            if (name == key) {
+                const std::string where = location(origin, *node);
+                field = read_value<Field>(*node, where, key);
+                check_value(where, key, field, allowed);
+                used.insert(key);
+            }
+        }
+    });
+    for (const auto& [name, node] : given) {
+        if (!used.contains(name)) {
+            const std::string near = base::nearest_word(name, known);
+            throw UsageError(str(location(origin, *node), ": unknown key ", name,
+                                 near.empty() ? "; docs/recipe.md lists the keys" : "; did you mean " + near + "?"));
+        }
+    }
+}
+
+toml::table parse_toml(const std::string& text, const std::string& origin) {
+    try {
+        return toml::parse(text, origin);
+    } catch (const toml::parse_error& error) {
+        throw UsageError(
+            str(origin, ":", error.source().begin.line, ": not valid TOML: ", std::string(error.description())));
+    }
+}
+
+}  // namespace
+
+Override parse_override(const std::string& text) {
+    const auto equals = text.find('=');
+    if (equals == std::string::npos || equals == 0) {
+        throw UsageError(str("--set ", text, ": expected key=value, for example --set optimizer.learning_rate=0.01"));
+    }
+    return {std::string(base::trim(text.substr(0, equals))), std::string(base::trim(text.substr(equals + 1)))};
+}
+
+Recipe parse_recipe(const std::string& toml, const std::string& origin, std::span<const Override> overrides) {
+    Recipe recipe;
+    apply(recipe, parse_toml(toml, origin), origin);
+    for (const auto& [key, value] : overrides) {
+        const std::string option = str("--set ", key, "=", value);
+        toml::table table;
+        try {
+            table = toml::parse(str(key, " = ", value));
+        } catch (const toml::parse_error&) {
+            table = parse_toml(str(key, " = ", toml_value(value)), option);  // a bare word is a string
+        }
+        apply(recipe, table, option);
+    }
+    if (recipe.model.empty()) {
+        throw UsageError(str(origin, ": no model; give for example model = \"yolov10n\""));
+    }
+    if (recipe.data.train.empty()) {
+        throw UsageError(str(origin, ": no training data; give data.train = \"DIR\" (made by lockstep import)"));
+    }
+    check_recipe(recipe, 1);
+    return recipe;
+}
+
+Recipe load_recipe(const std::filesystem::path& path, std::span<const Override> overrides) {
+    return parse_recipe(base::read_text(path), path.string(), overrides);
+}
+
+void check_recipe(const Recipe& recipe, std::int64_t ranks) {
+    const auto refuse = [](const auto&... parts) { throw UsageError("recipe: " + str(parts...)); };
+    if (is_detector(recipe) && recipe.image_size % 32 != 0) {
+        refuse("image_size = ", recipe.image_size, " is not a multiple of 32, the largest stride of a detector; try ",
+               (recipe.image_size + 31) / 32 * 32);
+    }
+    if (recipe.batch % recipe.accumulate != 0) {
+        refuse("batch = ", recipe.batch, " can't be cut into accumulate = ", recipe.accumulate, " equal micro-steps");
+    }
+    if (recipe.batch / recipe.accumulate < ranks) {
+        refuse("a micro-step of batch / accumulate = ", recipe.batch / recipe.accumulate,
+               " images is smaller than the ", ranks, " ranks; use fewer ranks, a larger batch or less accumulation");
+    }
+    if (is_detector(recipe) && recipe.label_smoothing > 0) {
+        refuse("label_smoothing has no meaning for a detector: its targets are soft already");
+    }
+    if (is_detector(recipe) && (recipe.augmentation.crop_padding > 0 || recipe.augmentation.erase > 0)) {
+        refuse("augmentation.crop_padding and augmentation.erase are for classification");
+    }
+    if (!is_detector(recipe) && (recipe.augmentation.mosaic > 0 || recipe.augmentation.mixup > 0) &&
+        recipe.augmentation.enabled) {
+        refuse("augmentation.mosaic and augmentation.mixup need boxes; set both to 0 for ", recipe.model);
+    }
+    if (recipe.small_images && is_detector(recipe)) {
+        refuse("small_images is for ResNets");
+    }
+    if (recipe.evaluation.weights == "ema" && !recipe.ema.enabled) {
+        refuse("evaluation.weights = \"ema\" needs ema.enabled = true; or set evaluation.weights = \"live\"");
+    }
+    if (recipe.schedule.warmup_epochs >= static_cast<double>(recipe.epochs) && recipe.schedule.warmup_epochs > 0) {
+        refuse("schedule.warmup_epochs = ", recipe.schedule.warmup_epochs,
+               " leaves nothing of epochs = ", recipe.epochs);
+    }
+}
+
+std::string to_toml(const Recipe& recipe) {
+    std::string text;
+    std::string section;
+    for_each_field(recipe, [&](const std::string& key, const auto& field, const char*, const auto&, Effect) {
+        const auto dot = key.find('.');
+        const std::string own_section = dot == std::string::npos ? "" : key.substr(0, dot);
+        if (own_section != section) {
+            section = own_section;
+            text += str("\n[", section, "]\n");
+        }
+        text += str(dot == std::string::npos ? key : key.substr(dot + 1), " = ", toml_value(field), "\n");
+    });
+    return text;
+}
+
+std::vector<FieldDescription> describe(const Recipe& recipe) {
+    std::vector<FieldDescription> fields;
+    for_each_field(recipe,
+                   [&](const std::string& key, const auto& field, const char* meaning, const auto& allowed, Effect) {
+                       using Field = std::remove_cvref_t<decltype(field)>;
+                       const std::string text = allowed_text(allowed);
+                       fields.push_back({key, toml_value(field), meaning, text.empty() ? type_name<Field>() : text});
+                   });
+    return fields;
+}
+
+std::uint64_t training_hash(const Recipe& recipe) {
+    base::Hash64 hash;
+    for_each_field(recipe, [&](const std::string& key, const auto& field, const char*, const auto&, Effect effect) {
+        if (effect == Effect::training) {
+            hash.add(key).add(toml_value(field));
+        }
+    });
+    return hash.value();
+}
+
+bool is_detector(const Recipe& recipe) {
+    return recipe.model.starts_with("yolo");
+}
+
+bool loss_is_sum(const Recipe& recipe) {
+    return recipe.loss_reduction == "auto" ? is_detector(recipe) : recipe.loss_reduction == "sum";
+}
+
+}  // namespace lockstep::trainer

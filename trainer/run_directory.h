@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "trainer/recipe.h"
+
+namespace lockstep::trainer {
+
+/// A run's directory as one rank writes it (rank 0): the interface between the trainer and everything else.
+/// docs/run.md.
+class RunDirectory {
+  public:
+    /// Creates it, or (`resumed_at` optimizer steps done) continues it: metrics of later steps, which will be taken
+    /// again, are cut off. Throws base::UsageError when a new run would overwrite an old one.
+    static RunDirectory create(const std::filesystem::path& path);
+    static RunDirectory resume(const std::filesystem::path& path, std::uint64_t resumed_at);
+
+    const std::filesystem::path& path() const { return path_; }
+
+    void write_recipe(const Recipe& recipe) const;
+    /// Versions, hardware, the hosts of all ranks, and an allow-list of environment variables (never the whole
+    /// environment).
+    void write_environment(const std::vector<std::string>& hosts) const;
+    void write_summary(const nlohmann::json& summary) const;
+
+    /// Appends one line to metrics.jsonl and hands it to the system.
+    void log_metrics(const nlohmann::json& line);
+
+  private:
+    explicit RunDirectory(std::filesystem::path path);
+    std::filesystem::path path_;
+    std::ofstream metrics_;
+};
+
+/// Every line of a run's metrics.jsonl; a last line that was cut short by a kill is left out.
+std::vector<nlohmann::json> read_metrics(const std::filesystem::path& run);
+
+}  // namespace lockstep::trainer

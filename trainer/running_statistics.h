@@ -1,0 +1,41 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace lockstep::trainer {
+
+/// The running means and variances of all batch norms, moved into one flat memory: they are made the same on all ranks
+/// after every step, so that what is evaluated and saved is no single rank's view, and a moving average follows them as
+/// one follows the weights.
+class RunningStatistics {
+  public:
+    using NamedBuffer = std::pair<std::string, at::Tensor>;
+
+    /// Takes the floating-point buffers among `buffers` (all of one type) and replaces their storage.
+    explicit RunningStatistics(const std::vector<NamedBuffer>& buffers);
+
+    /// The mean over ranks, weighted by the images that each has seen in this step. Collective; a rank without images
+    /// takes part and gets the others' mean.
+    void average_over_ranks(comm::Communicator& communicator, std::uint64_t images);
+    void update_average(double decay);
+    /// Live statistics and their moving average change places.
+    void swap_with_average();
+    /// After the live ones were loaded or set: the average starts from them.
+    void reset_average();
+
+    const std::vector<NamedBuffer>& live() const { return live_; }
+    std::vector<NamedBuffer> average() const;  ///< views, under the same names
+
+  private:
+    std::vector<NamedBuffer> live_;
+    at::Tensor flat_;
+    at::Tensor average_;
+};
+
+}  // namespace lockstep::trainer

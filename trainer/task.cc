@@ -1,0 +1,61 @@
+#include "trainer/task.h"
+
+#include <ATen/ops/zeros.h>
+#include <torch/nn/module.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "trainer/models/layers.h"
+#include "trainer/models/safetensors.h"
+#include "trainer/tasks.h"
+
+namespace lockstep::trainer {
+
+using base::str;
+
+std::unique_ptr<Task> make_task(const Recipe& recipe, const sharding::Dataset& train) {
+    const auto wanted = is_detector(recipe) ? sharding::Task::detection : sharding::Task::classification;
+    if (train.task() != wanted) {
+        throw base::Error(str(train.directory().string(), " holds ",
+                              train.task() == sharding::Task::detection ? "boxes" : "labels", ", but ", recipe.model,
+                              " learns from ", wanted == sharding::Task::detection ? "boxes" : "labels"));
+    }
+    const auto classes = static_cast<std::int64_t>(train.classes().size());
+    return is_detector(recipe) ? make_detection_task(recipe, classes) : make_classification_task(recipe, classes);
+}
+
+at::ScalarType weight_type(const Recipe& recipe) {
+    return recipe.precision == "fp64" ? at::kDouble : at::kFloat;
+}
+
+void prepare_network(torch::nn::Module& network, const Recipe& recipe) {
+    if (!recipe.initial_weights.empty()) {
+        const LoadReport report = load_weights(network, recipe.initial_weights);
+        if (report.matched.empty()) {
+            throw base::Error(str(recipe.initial_weights, ": no tensor has a name and shape of ", recipe.model));
+        }
+        base::log_info(str("initial weights from ", recipe.initial_weights, ": ", report.matched.size(),
+                           " tensors taken, ", report.missing.size(), " missing, ", report.unexpected.size(),
+                           " unexpected, ", report.shape_mismatched.size(), " of another shape"));
+    }
+    network.to(weight_type(recipe));
+    set_batch_norm_mode(network, recipe.batch_norm == "frozen" ? BatchNormMode::frozen : BatchNormMode::local);
+    network.train();
+}
+
+comm::LossSums no_losses(std::size_t heads, std::int64_t parts) {
+    comm::LossSums sums;
+    for (std::size_t head = 0; head < heads; ++head) {
+        sums.sums.push_back(at::zeros({}));
+        sums.denominators.push_back(at::zeros({}));
+        sums.parts.push_back(at::zeros({parts}));
+    }
+    return sums;
+}
+
+sharding::PositionRange evaluation_share(const sharding::Dataset& data, const comm::Communicator& communicator) {
+    return sharding::part_of({0, data.size()}, static_cast<std::uint64_t>(communicator.size()),
+                             static_cast<std::uint64_t>(comm::index_of(communicator.rank())));
+}
+
+}  // namespace lockstep::trainer

@@ -1,0 +1,671 @@
+#include "trainer/trainer.h"
+
+#include <ATen/Parallel.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/resources.h"
+#include "comm/gradient_reducer.h"
+#include "sharding/loader.h"
+#include "trainer/optimizers/optimizer.h"
+#include "trainer/optimizers/update_rules.h"
+#include "trainer/report.h"
+#include "trainer/run_directory.h"
+#include "trainer/running_statistics.h"
+#include "trainer/schedule.h"
+#include "trainer/stop_request.h"
+#include "trainer/task.h"
+#include "trainer/weights_file.h"
+
+namespace lockstep::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+using base::Error;
+using base::fixed;
+using base::str;
+using nlohmann::json;
+
+constexpr std::size_t report_pictures = 12;
+constexpr double resource_reading_seconds = 5;
+
+struct NamedParameters {
+    std::vector<std::string> names;
+    std::vector<at::Tensor> tensors;
+    std::vector<ParameterGroup> groups;
+};
+
+NamedParameters trainable_parameters(torch::nn::Module& network) {
+    NamedParameters result;
+    for (const auto& item : network.named_parameters()) {
+        if (!item.value().requires_grad()) {
+            continue;
+        }
+        const bool is_bias = item.key().ends_with("bias");
+        result.names.push_back(item.key());
+        result.tensors.push_back(item.value());
+        result.groups.push_back(is_bias                  ? ParameterGroup::bias
+                                : item.value().dim() > 1 ? ParameterGroup::weight
+                                                         : ParameterGroup::norm);
+    }
+    return result;
+}
+
+std::vector<RunningStatistics::NamedBuffer> buffers_of(torch::nn::Module& network) {
+    std::vector<RunningStatistics::NamedBuffer> buffers;
+    for (const auto& item : network.named_buffers()) {
+        buffers.emplace_back(item.key(), item.value());
+    }
+    return buffers;
+}
+
+std::vector<comm::ReducedParameter> reduced_parameters(const NamedParameters& parameters, const Task& task) {
+    std::vector<comm::ReducedParameter> reduced;
+    for (std::size_t i = 0; i < parameters.names.size(); ++i) {
+        reduced.push_back({parameters.names[i], parameters.tensors[i], task.head_of(parameters.names[i])});
+    }
+    return reduced;
+}
+
+sharding::AugmentationOptions augmentation_options(const Recipe& recipe) {
+    const auto& a = recipe.augmentation;
+    sharding::AugmentationOptions options;
+    options.enabled = a.enabled;
+    options.mosaic = a.mosaic;
+    options.mixup = a.mixup;
+    options.degrees = a.degrees;
+    options.translate = a.translate;
+    options.scale = a.scale;
+    options.shear = a.shear;
+    options.hsv_hue = a.hsv_hue;
+    options.hsv_saturation = a.hsv_saturation;
+    options.hsv_value = a.hsv_value;
+    options.flip_horizontal = a.flip_horizontal;
+    options.flip_vertical = a.flip_vertical;
+    options.quarter_turns = a.quarter_turns;
+    options.crop_padding = static_cast<std::uint32_t>(a.crop_padding);
+    options.erase = a.erase;
+    return options;
+}
+
+sharding::Dataset open_training_data(const Recipe& recipe) {
+    auto data = sharding::Dataset::open(recipe.data.train);
+    if (data.size() == 0) {
+        throw Error(str(recipe.data.train, ": the data set is empty"));
+    }
+    return data;
+}
+
+std::optional<sharding::Dataset> open_validation_data(const Recipe& recipe, const sharding::Dataset& train) {
+    if (recipe.data.validation.empty()) {
+        return std::nullopt;
+    }
+    auto data = sharding::Dataset::open(recipe.data.validation);
+    if (data.classes() != train.classes()) {
+        throw Error(str(recipe.data.validation, " has the classes [", base::join(data.classes(), ", "), "], but ",
+                        recipe.data.train, " has [", base::join(train.classes(), ", "),
+                        "]; import both with the same --classes"));
+    }
+    return data;
+}
+
+}  // namespace
+
+struct Trainer::State {
+    Recipe recipe;
+    Communicators comms;
+    comm::Topology topology;
+    unsigned cores_per_rank;
+    sharding::Dataset train;
+    std::optional<sharding::Dataset> validation;
+    std::unique_ptr<Task> task;
+    NamedParameters parameters;
+    comm::GradientReducer reducer;
+    Optimizer optimizer;
+    RunningStatistics statistics;
+    sharding::EpochOrder order;
+    std::uint64_t steps_per_epoch;
+    Schedule schedule;
+    Progress progress;
+    sharding::Ledger ledger;
+    fs::path run_path;
+    std::optional<RunDirectory> run;  ///< on rank 0
+
+    // Sums over the epoch under way, for its line in the metrics.
+    struct EpochSums {
+        double seconds = 0, wait = 0, exposed = 0, loss = 0;
+        std::uint64_t images = 0, steps = 0;
+    } epoch_sums;
+    double training_seconds = 0, training_wait = 0;
+    std::uint64_t training_images = 0;
+    std::uint64_t peak_pss = 0;
+    double last_resource_reading = -1e9;
+    Evaluation last_evaluation;
+    std::string last_step_text;
+
+    State(Recipe the_recipe, fs::path path, const std::optional<fs::path>& resume_from, Communicators communicators,
+          comm::Topology the_topology);
+
+    bool is_first() const { return comm::index_of(comms.control.rank()) == 0; }
+    std::uint64_t ranks() const { return static_cast<std::uint64_t>(comms.control.size()); }
+    sharding::LoaderOptions loader_options() const;
+    double average_decay() const;
+    void start_run_directory(bool resumed);
+    void print_start_table() const;
+
+    void train_step(const sharding::Batch& batch, double started);
+    std::vector<double> divisors(const comm::Denominators& counts, std::uint64_t images) const;
+    json loss_parts(const comm::Denominators& counts, double& total) const;
+    bool reached_step_limit() const;
+    std::string display_text() const;
+    bool agree_to_stop(const StopRequest& stop);
+    void finish_epoch();
+    void check_ledger();
+    sharding::Ledger total_ledger();
+    void read_resources();
+    Evaluation evaluate(std::size_t pictures);
+    void swap_average();
+    void save(bool with_weights);
+    void save_weights();
+    void load(const CheckpointContent& content, const fs::path& path);
+    std::map<std::string, at::Tensor> named_state();
+    void close_epoch_sums();
+    void finish_run();
+    double sum_over_ranks(double value, const char* name);
+};
+
+namespace {
+
+/// OMP_NUM_THREADS where a launcher or a person has set it; else the rank's part of the node's cores.
+unsigned cores_per_rank_of(const comm::Topology& topology, comm::Rank rank) {
+    if (const char* given = std::getenv("OMP_NUM_THREADS")) {
+        const int threads = std::atoi(given);
+        if (threads > 0) {
+            return static_cast<unsigned>(threads);
+        }
+    }
+    const auto neighbours = topology.ranks_of_node(topology.node_of(rank)).size();
+    return std::max(1U, base::usable_cores() / static_cast<unsigned>(neighbours));
+}
+
+}  // namespace
+
+Trainer::State::State(Recipe the_recipe, fs::path path, const std::optional<fs::path>& resume_from,
+                      Communicators communicators, comm::Topology the_topology)
+    : recipe(std::move(the_recipe)),
+      comms(communicators),
+      topology(std::move(the_topology)),
+      cores_per_rank(cores_per_rank_of(topology, comms.control.rank())),
+      train(open_training_data(recipe)),
+      validation(open_validation_data(recipe, train)),
+      task(make_task(recipe, train)),
+      parameters(trainable_parameters(task->network())),
+      reducer(comms.gradients, reduced_parameters(parameters, *task), recipe.communication.bucket_mib),
+      optimizer(reducer.layout(), reducer.gradients(), parameters.tensors, parameters.groups, make_update_rule(recipe),
+                {recipe.optimizer.weight_decay, recipe.clip_norm, recipe.ema.enabled}),
+      statistics(buffers_of(task->network())),
+      order(recipe.data.shuffle ? sharding::OrderKind::shuffled : sharding::OrderKind::sequential,
+            static_cast<std::uint64_t>(recipe.seed), train.size()),
+      steps_per_epoch(order.steps_per_epoch(static_cast<std::uint64_t>(recipe.batch))),
+      schedule(recipe, steps_per_epoch),
+      run_path(std::move(path)) {
+    check_recipe(recipe, static_cast<std::int64_t>(ranks()));
+    at::set_num_threads(static_cast<int>(cores_per_rank));
+    if (resume_from) {
+        load(load_checkpoint(*resume_from), *resume_from);
+    }
+    // Rank 0's values, so that neither a machine's arithmetic nor a file that differs can set the ranks apart.
+    for (const auto& segment : optimizer.parameters().segments()) {
+        comms.gradients.broadcast(comm::buffer_of(segment), comm::Rank{0}, "initial parameters");
+    }
+    if (!resume_from) {
+        for (std::size_t i = 0; i < optimizer.parameters().segments().size(); ++i) {
+            optimizer.average().segment(i).copy_(optimizer.parameters().segment(i));
+        }
+    }
+    if (is_first()) {
+        start_run_directory(resume_from.has_value());
+        print_start_table();
+    }
+}
+
+sharding::LoaderOptions Trainer::State::loader_options() const {
+    sharding::LoaderOptions options;
+    options.image_size = static_cast<std::uint32_t>(recipe.image_size);
+    options.effective_batch = static_cast<std::uint64_t>(recipe.batch);
+    options.accumulate = static_cast<std::uint64_t>(recipe.accumulate);
+    options.threads = recipe.data.threads > 0 ? static_cast<unsigned>(recipe.data.threads) : cores_per_rank;
+    options.prefetch = static_cast<unsigned>(recipe.data.prefetch);
+    options.seed = static_cast<std::uint64_t>(recipe.seed);
+    options.augmentation = augmentation_options(recipe);
+    options.closing_epoch =
+        static_cast<std::uint64_t>(std::max<std::int64_t>(0, recipe.epochs - recipe.augmentation.closing_epochs));
+    options.verify_checksums = recipe.data.verify_checksums;
+    options.decoded_cache_bytes = static_cast<std::uint64_t>(recipe.data.cache_mib) << 20;
+    return options;
+}
+
+double Trainer::State::average_decay() const {
+    return recipe.ema.decay * (1 - std::exp(-static_cast<double>(optimizer.steps() + 1) / recipe.ema.tau));
+}
+
+void Trainer::State::start_run_directory(bool resumed) {
+    run = resumed ? RunDirectory::resume(run_path, progress.optimizer_steps) : RunDirectory::create(run_path);
+    run->write_recipe(recipe);
+    std::vector<std::string> hosts;
+    for (std::int32_t rank = 0; rank < topology.ranks(); ++rank) {
+        hosts.push_back(topology.host_of(comm::Rank{rank}));
+    }
+    run->write_environment(hosts);
+}
+
+void Trainer::State::print_start_table() const {
+    std::string table = "settings\n";
+    for (const auto& field : describe(recipe)) {
+        table += str("  ", field.key,
+                     std::string(std::max<std::size_t>(1, 32 - std::min<std::size_t>(31, field.key.size())), ' '),
+                     field.value, "\n");
+    }
+    const bool sums = loss_is_sum(recipe);
+    std::uint64_t scalars = 0;
+    for (const auto& tensor : parameters.tensors) {
+        scalars += static_cast<std::uint64_t>(tensor.numel());
+    }
+    table +=
+        str("derived\n", "  ranks                           ", ranks(), " on ", topology.nodes(), " node(s), ",
+            cores_per_rank, " core(s) each\n", "  training data                   ", train.size(), " images, ",
+            train.box_count(), " boxes, ", train.classes().size(), " classes\n", "  validation data                 ",
+            validation ? str(validation->size(), " images, ", validation->box_count(), " boxes") : "none", "\n",
+            "  steps                           ", steps_per_epoch, " an epoch, ", schedule.total_steps(), " in all, ",
+            schedule.warmup_steps(), " of them warm-up\n", "  effective batch                 ", recipe.batch,
+            " images = ", recipe.accumulate, " micro-step(s) x ", ranks(), " rank(s) x about ",
+            recipe.batch / recipe.accumulate / static_cast<std::int64_t>(ranks()), "\n",
+            "  gradient                        sum over ranks and micro-steps, divided once by ",
+            sums ? "(target score sum / images): the mean over targets times the images of the batch"
+                 : "the global count of targets",
+            "\n", "  learning rate                   ", recipe.optimizer.learning_rate, " by rule \"",
+            recipe.optimizer.learning_rate_rule, "\" -> peak ", schedule.peak_rate(), "\n",
+            "  trainable parameters            ", scalars, "; parameters, gradients, state and average take ",
+            base::human_bytes(static_cast<double>(optimizer.bytes())), " a rank\n");
+    if (progress.optimizer_steps > 0) {
+        table += str("  resumed                         at epoch ", progress.epoch + 1, ", step ",
+                     progress.step_in_epoch, " of ", steps_per_epoch, " (", progress.optimizer_steps, " steps done)\n");
+    }
+    std::fputs(table.c_str(), stderr);
+}
+
+double Trainer::State::sum_over_ranks(double value, const char* name) {
+    comms.control.all_reduce(comm::Buffer::of(std::span<double>(&value, 1)), comm::ReduceOp::sum, name);
+    return value;
+}
+
+std::vector<double> Trainer::State::divisors(const comm::Denominators& counts, std::uint64_t images) const {
+    std::vector<double> result;
+    for (double count : counts.per_head) {
+        const double targets = std::max(count, 1.0);
+        result.push_back(loss_is_sum(recipe) ? targets / static_cast<double>(images) : targets);
+    }
+    return result;
+}
+
+json Trainer::State::loss_parts(const comm::Denominators& counts, double& total) const {
+    json parts = json::object();
+    const auto names = task->part_names();
+    total = 0;
+    for (std::size_t head = 0; head < names.size(); ++head) {
+        for (std::size_t part = 0; part < names[head].size(); ++part) {
+            const double value = counts.parts[head][part] / std::max(counts.per_head[head], 1.0);
+            parts[names[head][part]] = value;
+            total += value;
+        }
+    }
+    return parts;
+}
+
+void Trainer::State::train_step(const sharding::Batch& batch, double started) {
+    reducer.zero();
+    std::uint64_t own_images = 0;
+    for (const sharding::MicroBatch& micro : batch.micro_steps()) {
+        const comm::LossSums sums = task->losses(micro);
+        reducer.backward(sums, &micro == &batch.micro.back());
+        own_images += micro.count;
+        for (std::uint64_t id : micro.sample_ids) {
+            ledger.enter(id);
+        }
+    }
+    const comm::Denominators counts = reducer.finish();
+    const std::uint64_t images = batch.positions.count();
+    const StepRates rates = schedule.at(progress.optimizer_steps);
+    double loss = 0;
+    const json parts = loss_parts(counts, loss);
+    if (!std::isfinite(loss)) {
+        throw Error(
+            str("the loss is ", loss, " at step ", progress.optimizer_steps + 1, " (epoch ", batch.epoch + 1,
+                "): ", parts.dump(),
+                "; lower optimizer.learning_rate, lengthen schedule.warmup_epochs, or use precision = \"fp32\""));
+    }
+    const double decay = average_decay();
+    const double norm = optimizer.step(rates, divisors(counts, images), decay);
+    if (!std::isfinite(norm)) {
+        throw Error(str("the gradient's norm is ", norm, " at step ", progress.optimizer_steps + 1,
+                        "; lower optimizer.learning_rate"));
+    }
+    if (recipe.batch_norm == "local") {
+        statistics.average_over_ranks(comms.batch_norm, own_images);
+    }
+    statistics.update_average(decay);
+    ++progress.optimizer_steps;
+    ++progress.step_in_epoch;
+
+    const double seconds = base::monotonic_seconds() - started;
+    epoch_sums.seconds += seconds;
+    epoch_sums.wait += batch.wait_seconds;
+    epoch_sums.exposed += reducer.exposed_seconds();
+    epoch_sums.loss += loss;
+    epoch_sums.images += images;
+    ++epoch_sums.steps;
+    if (is_first()) {
+        last_step_text = str("loss ", fixed(loss, 3));
+        for (const auto& [name, value] : parts.items()) {
+            last_step_text += str(" ", name, " ", fixed(value, 3));
+        }
+        last_step_text += str(", rate ", rates.learning_rate);
+        json line = {{"kind", "step"},
+                     {"epoch", batch.epoch + 1},
+                     {"step", progress.optimizer_steps},
+                     {"loss", loss},
+                     {"learning_rate", rates.learning_rate},
+                     {"gradient_norm", norm},
+                     {"clipped", recipe.clip_norm > 0 && norm > recipe.clip_norm},
+                     {"denominators", counts.per_head},
+                     {"images", images},
+                     {"step_seconds", seconds},
+                     {"data_wait_seconds", batch.wait_seconds},
+                     {"exposed_communication_seconds", reducer.exposed_seconds()}};
+        line.update(parts);
+        run->log_metrics(line);
+    }
+}
+
+bool Trainer::State::reached_step_limit() const {
+    return recipe.max_steps > 0 && progress.optimizer_steps >= static_cast<std::uint64_t>(recipe.max_steps);
+}
+
+std::string Trainer::State::display_text() const {
+    const double seconds = std::max(epoch_sums.seconds, 1e-9);
+    return str("epoch ", progress.epoch + 1, "/", recipe.epochs, ", ", last_step_text, ", ",
+               fixed(static_cast<double>(epoch_sums.images) / seconds, 1), " images/s, data wait ",
+               fixed(100 * epoch_sums.wait / seconds, 1), "%, memory ",
+               base::human_bytes(static_cast<double>(peak_pss)));
+}
+
+bool Trainer::State::agree_to_stop(const StopRequest& stop) {
+    std::int32_t wanted = stop.signal() != 0 ? 1 : 0;
+    comms.control.all_reduce(comm::Buffer::of(std::span<std::int32_t>(&wanted, 1)), comm::ReduceOp::max,
+                             "agreement to stop");
+    return wanted != 0;
+}
+
+/// Collective. 64-bit wrapping sums, sent as halves that can't overflow.
+sharding::Ledger Trainer::State::total_ledger() {
+    constexpr std::uint64_t low = 0xffffffff;
+    std::array<std::int64_t, 3> halves = {static_cast<std::int64_t>(ledger.count),
+                                          static_cast<std::int64_t>(ledger.hash & low),
+                                          static_cast<std::int64_t>(ledger.hash >> 32)};
+    comms.control.all_reduce(comm::Buffer::of(std::span<std::int64_t>(halves)), comm::ReduceOp::sum,
+                             "ledger of samples");
+    return {static_cast<std::uint64_t>(halves[0]),
+            static_cast<std::uint64_t>(halves[1]) + (static_cast<std::uint64_t>(halves[2]) << 32)};
+}
+
+void Trainer::State::check_ledger() {
+    const auto seen = total_ledger();
+    const auto expected = sharding::Ledger::whole(train.size());
+    if (seen != expected) {
+        throw Error(str("epoch ", progress.epoch + 1, ": the ledger of samples is wrong: ", seen.count,
+                        " samples seen of ", expected.count,
+                        seen.count == expected.count ? ", but not each of them once" : "",
+                        "; the data set changed under the run, or this is a bug"));
+    }
+    ledger = {};
+}
+
+void Trainer::State::read_resources() {
+    const double now = base::monotonic_seconds();
+    if (now - last_resource_reading >= resource_reading_seconds) {
+        last_resource_reading = now;
+        peak_pss = std::max(peak_pss, base::pss_bytes());
+    }
+}
+
+void Trainer::State::swap_average() {
+    if (recipe.evaluation.weights != "ema") {
+        return;
+    }
+    for (std::size_t i = 0; i < optimizer.parameters().segments().size(); ++i) {
+        const at::Tensor live = optimizer.parameters().segment(i).clone();
+        optimizer.parameters().segment(i).copy_(optimizer.average().segment(i));
+        optimizer.average().segment(i).copy_(live);
+    }
+    statistics.swap_with_average();
+}
+
+Evaluation Trainer::State::evaluate(std::size_t pictures) {
+    swap_average();
+    const EvaluationOptions options{.image_size = static_cast<std::uint32_t>(recipe.image_size),
+                                    .batch = static_cast<std::uint64_t>(recipe.evaluation.batch),
+                                    .threads = cores_per_rank,
+                                    .min_score = recipe.evaluation.min_score,
+                                    .max_detections = recipe.evaluation.max_detections,
+                                    .pictures = pictures};
+    Evaluation result = task->evaluate(*validation, options, comms.control);
+    swap_average();
+    return result;
+}
+
+void Trainer::State::finish_epoch() {
+    check_ledger();
+    const std::uint64_t finished = ++progress.epoch;
+    progress.step_in_epoch = 0;
+    json line = {{"kind", "epoch"},
+                 {"epoch", finished},
+                 {"step", progress.optimizer_steps},
+                 {"loss", epoch_sums.loss / static_cast<double>(std::max<std::uint64_t>(1, epoch_sums.steps))},
+                 {"seconds", epoch_sums.seconds},
+                 {"images_per_second", static_cast<double>(epoch_sums.images) / epoch_sums.seconds},
+                 {"data_wait_fraction", epoch_sums.wait / epoch_sums.seconds},
+                 {"exposed_communication_fraction", epoch_sums.exposed / epoch_sums.seconds}};
+    const auto epochs = static_cast<std::uint64_t>(recipe.epochs);
+    const bool is_last = finished == epochs;
+    const bool is_due = finished % static_cast<std::uint64_t>(recipe.evaluation.every_epochs) == 0 &&
+                        finished >= static_cast<std::uint64_t>(recipe.evaluation.first_epoch);
+    if (validation && (is_last || is_due)) {
+        last_evaluation = evaluate(is_last ? report_pictures : 0);
+        for (const auto& [name, value] : last_evaluation.metrics) {
+            line[name] = value;
+        }
+        line["evaluation_seconds"] = last_evaluation.seconds;
+        if (is_first()) {
+            base::log_info(str("epoch ", finished, "/", recipe.epochs, ": loss ", fixed(line["loss"], 3), ", ",
+                               task->headline(), " ", fixed(last_evaluation.metrics.at(task->headline()), 4), ", ",
+                               fixed(line["images_per_second"], 1), " images/s, data wait ",
+                               fixed(100 * epoch_sums.wait / epoch_sums.seconds, 1), "%"));
+        }
+    }
+    if (is_first()) {
+        run->log_metrics(line);
+    }
+    close_epoch_sums();
+    if (recipe.checkpoint.every_epochs > 0 &&
+        finished % static_cast<std::uint64_t>(recipe.checkpoint.every_epochs) == 0 && !is_last) {
+        save(true);
+    }
+}
+
+std::map<std::string, at::Tensor> Trainer::State::named_state() {
+    std::map<std::string, at::Tensor> tensors;
+    const auto add = [&](const std::string& prefix, const comm::FlatTensors& flat) {
+        for (std::size_t i = 0; i < parameters.names.size(); ++i) {
+            tensors[prefix + parameters.names[i]] = flat.view(i, parameters.tensors[i]);
+        }
+    };
+    add("parameters/", optimizer.parameters());
+    if (recipe.ema.enabled) {
+        add("average/", optimizer.average());
+    }
+    const auto states = optimizer.state_names();
+    for (std::size_t s = 0; s < states.size(); ++s) {
+        add(states[s] + "/", optimizer.state()[s]);
+    }
+    for (const auto& item : task->network().named_buffers()) {
+        tensors["buffers/" + item.key()] = item.value();
+    }
+    for (const auto& [name, tensor] : statistics.average()) {
+        tensors["average-buffers/" + name] = tensor;
+    }
+    return tensors;
+}
+
+void Trainer::State::save(bool with_weights) {
+    const auto seen = total_ledger();
+    if (is_first()) {
+        CheckpointContent content{.model = recipe.model,
+                                  .classes = train.classes(),
+                                  .progress = progress,
+                                  .training_hash = training_hash(recipe),
+                                  .data_hash = train.content_hash(),
+                                  .ledger_count = seen.count,
+                                  .ledger_hash = seen.hash,
+                                  .recipe = to_toml(recipe),
+                                  .tensors = named_state()};
+        save_checkpoint(run_path, content, recipe.checkpoint.keep);
+        if (with_weights) {
+            save_weights();
+        }
+    }
+}
+
+void Trainer::State::save_weights() {
+    swap_average();
+    save_network(run_path / "weights.safetensors", task->network(),
+                 {recipe.model, train.classes(), recipe.image_size, recipe.small_images});
+    swap_average();
+}
+
+void Trainer::State::load(const CheckpointContent& content, const fs::path& path) {
+    if (content.model != recipe.model || content.classes != train.classes()) {
+        throw Error(str(path.string(), " holds ", content.model, " for the classes [",
+                        base::join(content.classes, ", "), "], but the recipe trains ", recipe.model, " for [",
+                        base::join(train.classes(), ", "), "]"));
+    }
+    if (content.data_hash != train.content_hash()) {
+        throw Error(str(path.string(), " was made on other training data than ", recipe.data.train,
+                        " (the content hashes differ)"));
+    }
+    if (content.training_hash != training_hash(recipe)) {
+        throw base::UsageError(str(path.string(), " was made with another recipe; its resolved recipe lies in ",
+                                   (run_path / "recipe.resolved.toml").string(),
+                                   ". To train on from its weights with new settings, start a new run with ",
+                                   "initial_weights = \"", (run_path / "weights.safetensors").string(), "\""));
+    }
+    auto own = named_state();
+    for (auto& [name, tensor] : own) {
+        const auto found = content.tensors.find(name);
+        if (found == content.tensors.end()) {
+            throw Error(str(path.string(), ": has no tensor ", name));
+        }
+        if (found->second.numel() != tensor.numel() || found->second.scalar_type() != tensor.scalar_type()) {
+            throw Error(str(path.string(), ": tensor ", name, " has another size or type than the network's"));
+        }
+        at::NoGradGuard no_grad;
+        tensor.copy_(found->second.view(tensor.sizes()));
+    }
+    progress = content.progress;
+    optimizer.set_steps(progress.optimizer_steps);
+    if (is_first()) {
+        ledger = {content.ledger_count, content.ledger_hash};
+    }
+}
+
+void Trainer::State::close_epoch_sums() {
+    training_seconds += epoch_sums.seconds;
+    training_wait += epoch_sums.wait;
+    training_images += epoch_sums.images;
+    epoch_sums = {};
+}
+
+void Trainer::State::finish_run() {
+    close_epoch_sums();  // of an epoch that max_steps cut short
+    last_resource_reading = 0;
+    read_resources();
+    const double pss = sum_over_ranks(static_cast<double>(peak_pss), "peak memory");
+    save(true);
+    if (!is_first()) {
+        return;
+    }
+    const json summary = {{"model", recipe.model},
+                          {"ranks", ranks()},
+                          {"images_per_second", static_cast<double>(training_images) / training_seconds},
+                          {"seconds_per_epoch",
+                           training_seconds / static_cast<double>(training_images) * static_cast<double>(train.size())},
+                          {"peak_pss_mib", pss / (1 << 20)},
+                          {"data_wait_fraction", training_wait / training_seconds},
+                          {"metrics", last_evaluation.metrics},
+                          {"epochs", progress.epoch},
+                          {"steps", progress.optimizer_steps}};
+    run->write_summary(summary);
+    //REPORT write_report(run_path, last_evaluation.pictures, train.classes());
+    const std::string table =
+        str(last_evaluation.table, recipe.model, ", ", progress.epoch, " epochs, ", progress.optimizer_steps,
+            " steps, ", ranks(), " rank(s): ", fixed(summary["images_per_second"], 1), " images/s, data wait ",
+            fixed(100 * training_wait / training_seconds, 1), "%, memory ", base::human_bytes(pss), "\n", "weights  ",
+            (run_path / "weights.safetensors").string(), "\nreport   ", (run_path / "report.html").string(), "\n");
+    std::fputs(table.c_str(), stdout);
+}
+
+Trainer::Trainer(Recipe recipe, const fs::path& run, const std::optional<fs::path>& resume_from,
+                 Communicators communicators, comm::Topology topology)
+    : state_(std::make_unique<State>(std::move(recipe), run, resume_from, communicators, std::move(topology))) {}
+
+Trainer::~Trainer() = default;
+
+Outcome Trainer::run() {
+    State& s = *state_;
+    const StopRequest stop;
+    const sharding::Share share{static_cast<std::uint64_t>(comm::index_of(s.comms.control.rank())), s.ranks()};
+    sharding::Loader loader(s.train, s.order, share, s.loader_options(), s.progress.epoch, s.progress.step_in_epoch);
+    base::Progress display(s.is_first() ? "training" : "", "steps", s.schedule.total_steps());
+    const auto save_every = static_cast<std::uint64_t>(s.recipe.checkpoint.every_steps);
+    while (s.progress.epoch < static_cast<std::uint64_t>(s.recipe.epochs) && !s.reached_step_limit()) {
+        const double started = base::monotonic_seconds();
+        sharding::Batch batch = loader.next();
+        s.train_step(batch, started);
+        loader.give_back(std::move(batch));
+        s.read_resources();
+        if (s.is_first()) {
+            display.update(s.progress.optimizer_steps, s.display_text());
+        }
+        if (s.agree_to_stop(stop)) {
+            s.save(false);
+            return Outcome::stopped_at_checkpoint;
+        }
+        if (s.progress.step_in_epoch == s.steps_per_epoch) {
+            s.finish_epoch();
+        } else if (save_every > 0 && s.progress.optimizer_steps % save_every == 0) {
+            s.save(false);
+        }
+    }
+    s.finish_run();
+    return Outcome::finished;
+}
+
+}  // namespace lockstep::trainer

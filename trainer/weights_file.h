@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace lockstep::trainer {
+
+/// What weights need beside them to be of use: kept in the metadata of the safetensors file.
+struct NetworkFacts {
+    std::string model;
+    std::vector<std::string> classes;
+    std::int64_t image_size = 640;
+    bool small_images = false;
+};
+
+/// Parameters and buffers under their public names, as FP32 (numbers of batches as int64), written whole.
+void save_network(const std::filesystem::path& path, const torch::nn::Module& network, const NetworkFacts& facts);
+
+/// Throws base::Error where the file's metadata doesn't say what it is.
+NetworkFacts read_network_facts(const std::filesystem::path& path);
+
+}  // namespace lockstep::trainer
