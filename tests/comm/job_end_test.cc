@@ -1,0 +1,90 @@
+// How a job ends when one of its ranks goes wrong, seen from outside: exit code of mpirun and what was said.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+namespace {
+
+struct End {
+    int exit_code;
+    std::string output;
+    std::chrono::duration<double> time;
+
+    bool says(const std::string& text) const { return output.find(text) != std::string::npos; }
+};
+
+constexpr int limit_seconds = 60;
+constexpr int exit_code_of_timeout = 124;
+
+End run_job(int ranks, const std::string& mode) {
+    const std::string command = std::string(MPIRUN_SCRIPT) + " " + std::to_string(ranks) + " " +
+                                std::to_string(limit_seconds) + " " + FAILING_JOB + " " + mode + " 2>&1";
+    const auto start = std::chrono::steady_clock::now();
+    FILE* pipe = popen(command.c_str(), "r");
+    EXPECT_NE(pipe, nullptr) << command;
+    std::string output;
+    char buffer[4096];
+    while (const std::size_t length = fread(buffer, 1, sizeof buffer, pipe)) {
+        output.append(buffer, length);
+    }
+    const int status = pclose(pipe);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, output, std::chrono::steady_clock::now() - start};
+}
+
+class JobEnd : public testing::TestWithParam<int> {
+  protected:
+    /// Peers wait up to 100 s in these jobs, so an early end is the failing rank's doing.
+    void expect_failed(const End& end, int exit_code) const {
+        EXPECT_EQ(end.exit_code, exit_code) << end.output;
+        EXPECT_NE(end.exit_code, exit_code_of_timeout);
+        EXPECT_LT(end.time.count(), limit_seconds);
+        EXPECT_FALSE(end.says("reached the end")) << end.output;
+    }
+};
+
+TEST_P(JobEnd, WithoutFailureIsSuccess) {
+    const End end = run_job(GetParam(), "none");
+    EXPECT_EQ(end.exit_code, 0) << end.output;
+    EXPECT_TRUE(end.says("reached the end")) << end.output;
+}
+
+TEST_P(JobEnd, AnExceptionOnOneRankEndsAllAndIsSaid) {
+    const End end = run_job(GetParam(), "throw");
+    expect_failed(end, 1);
+    EXPECT_TRUE(end.says("disk full on purpose")) << end.output;
+}
+
+TEST_P(JobEnd, AnExceptionThatMeetsTheGuardAloneEndsAll) {
+    expect_failed(run_job(GetParam(), "guard"), 1);
+}
+
+TEST_P(JobEnd, AbortGivesItsCodeToTheLauncher) {
+    const End end = run_job(GetParam(), "abort");
+    expect_failed(end, 3);
+    EXPECT_TRUE(end.says("stopped on purpose")) << end.output;
+}
+
+TEST_P(JobEnd, ARankThatNeverCallsIsNamed) {
+    const End end = run_job(GetParam(), "absent");
+    expect_failed(end, 1);
+    EXPECT_TRUE(end.says("gradients: all_reduce (sum of f32) \"bucket 3\"")) << end.output;
+    EXPECT_TRUE(end.says("waiting for rank " + std::to_string(GetParam() - 1) + " on ")) << end.output;
+}
+
+TEST_P(JobEnd, AUsageErrorOnAllRanksExitsWithTwo) {
+    const End end = run_job(GetParam(), "usage");
+    expect_failed(end, 2);
+    EXPECT_TRUE(end.says("unknown key on purpose")) << end.output;
+}
+
+TEST_P(JobEnd, ACodeThatAllRanksReturnReachesTheLauncher) {
+    const End end = run_job(GetParam(), "again");
+    expect_failed(end, 75);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, JobEnd, testing::Values(2, 3));
+
+}  // namespace
