@@ -185,6 +185,9 @@ void DatasetWriter::finish() {
 
 void write_dataset(const fs::path& directory, const DatasetDescription& description,
                    const std::function<void(DatasetWriter&)>& fill) {
+    if (directory.has_parent_path()) {
+        fs::create_directories(directory.parent_path());
+    }
     base::write_directory_whole(directory, [&](const fs::path& aside) {
         DatasetWriter writer(aside, description);
         fill(writer);

@@ -73,8 +73,8 @@ class DatasetWriter {
 };
 
 /// Writes a whole data set or nothing: `fill` adds the samples, everything is assembled in a directory aside, synced
-/// and renamed to `directory`, which must not exist. An exception from `fill` leaves nothing behind; a set without a
-/// sample is an error that names the reasons for which images were dropped.
+/// and renamed to `directory`, which must not exist (its parents are made). An exception from `fill` leaves nothing
+/// behind; a set without a sample is an error that names the reasons for which images were dropped.
 void write_dataset(const std::filesystem::path& directory, const DatasetDescription& description,
                    const std::function<void(DatasetWriter&)>& fill);
 

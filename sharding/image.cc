@@ -416,7 +416,10 @@ Image decode_rgb(Bytes bytes, std::string_view name) {
         const Header header = checked(reader.header(), name);
         return oriented(reader.decode(), header.orientation);
     }
-    const Header header = checked(read_header(bytes, name), name);
+    Header header = checked(read_header(bytes, name), name);
+    if (sniff(bytes) == Format::tiff) {  // OpenCV turns these itself, and only these with IMREAD_UNCHANGED
+        header = {.stored = oriented(header.stored, header.orientation)};
+    }
     Image image = decode_with_opencv(bytes, name);
     if (ImageSize{image.width, image.height} != header.stored) {
         fail(name, base::str("the header declares ", header.stored.width, " x ", header.stored.height,

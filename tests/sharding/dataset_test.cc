@@ -151,5 +151,291 @@ TEST_F(DatasetTest, EqualContentGivesEqualFiles) {
     }
 }
 
+TEST_F(DatasetTest, H5pyReadsTheFormat) {
+    write_five(path("set"));
+    const std::string command = base::str(LOCKSTEP_PYTHON, " ", LOCKSTEP_H5PY_SCRIPT, " ", path("set").string());
+    std::FILE* pipe = popen(command.c_str(), "r");
+    ASSERT_NE(pipe, nullptr);
+    std::string output;
+    for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) {
+        output += static_cast<char>(c);
+    }
+    ASSERT_EQ(pclose(pipe), 0) << command;
+    std::string expected = "detection encoded tree,bär unreadable=2 inverted=4\n";
+    const std::vector<Expected> images = five_images();
+    for (std::size_t i = 0; i < images.size(); ++i) {
+        const unsigned sum = std::accumulate(images[i].bytes.begin(), images[i].bytes.end(), 0u);
+        expected += base::str(100 + i, " photo ", 100 + i, ".jpg 64x48 ", images[i].bytes.size(), " ", sum, " ",
+                              base::crc32c(images[i].bytes));
+        for (const Box& box : images[i].boxes) {
+            expected += base::str(" [", box.x1, " ", box.y1, " ", box.x2, " ", box.y2, " ", box.area, " ",
+                                  box.class_index, " ", unsigned{box.flags}, " ", box.annotation_id, "]");
+        }
+        expected += "\n";
+    }
+    EXPECT_EQ(output, expected);
+}
+
+TEST_F(DatasetTest, RawPixelsAndLabels) {
+    const DatasetDescription description{
+        .task = Task::classification, .encoding = Encoding::raw, .classes = {"a", "b", "c"}, .source = "a test"};
+    write_dataset(path("set"), description, [](DatasetWriter& writer) {
+        for (std::uint8_t i = 0; i < 3; ++i) {
+            const std::vector<std::uint8_t> pixels = some_bytes(4 * 2 * 3, i);
+            writer.add({.id = 0, .image_id = i, .width = 4, .height = 2, .label = i, .bytes = pixels, .boxes = {}}, "");
+        }
+    });
+    const Dataset set = Dataset::open(path("set"));
+    EXPECT_EQ(set.task(), Task::classification);
+    EXPECT_EQ(set.encoding(), Encoding::raw);
+    EXPECT_EQ(set.box_count(), 0u);
+    EXPECT_EQ(set.sample(2).label, 2);
+    EXPECT_EQ(set.sample(2).bytes[0], 2);
+    EXPECT_EQ(set.file_name(1), "");
+}
+
+// ---- whole or nothing ----
+
+TEST_F(DatasetTest, NothingIsLeftWhenFillingFails) {
+    const std::string message = error_of([&] {
+        write_dataset(path("set"), detection, [](DatasetWriter& writer) {
+            const std::vector<std::uint8_t> bytes = some_bytes(2000, 0);
+            writer.add({.id = 0, .image_id = 0, .width = 8, .height = 8, .label = -1, .bytes = bytes, .boxes = {}},
+                       "a");
+            writer.add({.id = 0, .image_id = 0, .width = 8, .height = 8, .label = -1, .bytes = bytes, .boxes = {}},
+                       "b");
+            throw base::Error("the source broke");
+        });
+    });
+    EXPECT_EQ(message, "the source broke");
+    EXPECT_EQ(entries(), 0u);
+}
+
+TEST_F(DatasetTest, RefusesAnEmptySet) {
+    const std::string message = error_of([&] {
+        write_dataset(path("set"), detection, [](DatasetWriter& writer) { writer.drop_image("unreadable", 3); });
+    });
+    EXPECT_TRUE(contains(message, "3 x unreadable"));
+    EXPECT_EQ(entries(), 0u);
+}
+
+TEST_F(DatasetTest, RefusesAnExistingDirectory) {
+    fs::create_directory(path("set"));
+    EXPECT_TRUE(contains(error_of([&] { write_five(path("set")); }), "exists already"));
+}
+
+TEST_F(DatasetTest, MakesTheParentFolders) {
+    write_five(path("a/b/set"));
+    EXPECT_EQ(Dataset::open(path("a/b/set")).size(), 5u);
+}
+
+TEST_F(DatasetTest, NoSpaceLeftIsAnErrorAndLeavesNothing) {
+    // Each limit stops another write: the spool of a pool, a shard (its tables come after the pool), the index.
+    for (const rlim_t limit : {rlim_t{300}, rlim_t{1500}, rlim_t{5000}}) {
+        const pid_t child = fork();
+        if (child == 0) {
+            std::signal(SIGXFSZ, SIG_IGN);
+            const rlimit bytes{limit, limit};
+            setrlimit(RLIMIT_FSIZE, &bytes);
+            int code = 1;
+            try {
+                write_five(path("set"));
+            } catch (const base::Error& error) {
+                code = contains(error.what(), "set.partial-") && contains(error.what(), "File too large") ? 0 : 2;
+                if (code != 0) {
+                    std::fputs(error.what(), stderr);
+                }
+            }
+            _exit(code);
+        }
+        int status = 0;
+        ASSERT_EQ(waitpid(child, &status, 0), child);
+        EXPECT_TRUE(WIFEXITED(status)) << "limit " << limit << ", signal " << WTERMSIG(status);
+        EXPECT_EQ(WEXITSTATUS(status), 0) << "limit " << limit;
+        EXPECT_EQ(entries(), 0u) << "limit " << limit;
+    }
+}
+
+// ---- untrusted files ----
+
+class TamperedTest : public DatasetTest {
+  protected:
+    TamperedTest() { write_five(set_); }
+
+    /// Overwrites element `index` of a table where it lies in the file.
+    template <typename T>
+    void patch(const char* file, const char* table, std::size_t index, T value, std::size_t stride = sizeof(T),
+               std::size_t member = 0) {
+        const base::Hdf5Extent extent = base::Hdf5File::open_read_only(set_ / file).extent(table);
+        ASSERT_LE((index + 1) * stride, extent.bytes);
+        std::fstream stream(set_ / file, std::ios::in | std::ios::out | std::ios::binary);
+        stream.seekp(static_cast<std::streamoff>(extent.file_offset + index * stride + member));
+        stream.write(reinterpret_cast<const char*>(&value), sizeof(value));
+        ASSERT_TRUE(stream.good());
+    }
+
+    /// Opening must fail with a message that has all of these.
+    void expect_refused(std::initializer_list<std::string_view> parts) {
+        const std::string message = error_of([&] { Dataset::open(set_); });
+        for (const std::string_view part : parts) {
+            EXPECT_TRUE(contains(message, part));
+        }
+    }
+
+    const fs::path set_ = path("set");
+    static constexpr std::uint64_t huge = std::uint64_t{1} << 62;
+};
+
+TEST_F(TamperedTest, SampleOffsets) {
+    patch<std::uint64_t>("shard-00001.h5", "offsets", 1, huge);
+    expect_refused({"shard-00001.h5", "'offsets'", "record 2", base::str(huge)});
+}
+
+TEST_F(TamperedTest, SampleOffsetsThatWrapAround) {
+    patch<std::uint64_t>("shard-00000.h5", "offsets", 1, ~std::uint64_t{0});
+    expect_refused({"shard-00000.h5", "'offsets'", "record 2"});
+}
+
+TEST_F(TamperedTest, LastOffsetBeyondThePool) {
+    patch<std::uint64_t>("shard-00000.h5", "offsets", 2, 801);
+    expect_refused({"shard-00000.h5", "'offsets'", "record 2", "is 801", "800"});
+}
+
+TEST_F(TamperedTest, FirstOffset) {
+    patch<std::uint64_t>("shard-00000.h5", "offsets", 0, 1);
+    expect_refused({"shard-00000.h5", "'offsets'", "record 0", "expected 0"});
+}
+
+TEST_F(TamperedTest, EmptySample) {
+    patch<std::uint64_t>("shard-00000.h5", "offsets", 1, 0);
+    expect_refused({"shard-00000.h5", "'offsets'", "record 1"});
+}
+
+TEST_F(TamperedTest, BoxOffsets) {
+    patch<std::uint64_t>("index.h5", "box_offsets", 2, 4);
+    expect_refused({"index.h5", "'box_offsets'", "record 3", "is 2, after 4"});
+}
+
+TEST_F(TamperedTest, NameOffsets) {
+    patch<std::uint64_t>("index.h5", "name_offsets", 5, huge);
+    expect_refused({"index.h5", "'name_offsets'", "record 5"});
+}
+
+TEST_F(TamperedTest, ShardBoundaries) {
+    patch<std::uint64_t>("index.h5", "shard_begin", 1, 3);
+    expect_refused({"shard-00000.h5", "'offsets'", "3 records, expected 4"});
+}
+
+TEST_F(TamperedTest, ImageSizes) {
+    patch<std::uint32_t>("index.h5", "width", 3, 0);
+    expect_refused({"index.h5", "'width'", "record 3", "0 x 48"});
+    patch<std::uint32_t>("index.h5", "width", 3, static_cast<std::uint32_t>(-64));
+    expect_refused({"index.h5", "'width'", "record 3", "4294967232 x 48"});
+}
+
+TEST_F(TamperedTest, Boxes) {
+    constexpr std::size_t x1 = offsetof(Box, x1), x2 = offsetof(Box, x2), area = offsetof(Box, area);
+    const auto refused = [&](std::size_t member, auto value, auto good) {
+        patch("index.h5", "boxes", 1, value, sizeof(Box), member);
+        expect_refused({"index.h5", "'boxes'", "record 1", "sample 1"});
+        patch("index.h5", "boxes", 1, good, sizeof(Box), member);
+    };
+    refused(x1, std::numeric_limits<float>::quiet_NaN(), 1.5f);
+    refused(x1, -0.5f, 1.5f);
+    refused(x1, 3.0f, 1.5f);   // no width
+    refused(x2, 64.5f, 3.0f);  // beyond the right edge
+    refused(x2, std::numeric_limits<float>::infinity(), 3.0f);
+    refused(area, -1.0f, 3.375f);
+    refused(offsetof(Box, class_index), std::int32_t{2}, std::int32_t{0});
+    refused(offsetof(Box, class_index), std::int32_t{-1}, std::int32_t{0});
+    refused(offsetof(Box, flags), std::uint8_t{4}, std::uint8_t{0});
+    EXPECT_NO_THROW(Dataset::open(set_));
+}
+
+TEST_F(TamperedTest, StoredBytesAreFoundByVerify) {
+    patch<std::uint8_t>("shard-00001.h5", "pool", 401, 0x77);
+    const Dataset set = Dataset::open(set_);
+    EXPECT_NO_THROW(set.verify(2));
+    const std::string message = error_of([&] { set.verify(3); });
+    EXPECT_TRUE(contains(message, "shard-00001.h5"));
+    EXPECT_TRUE(contains(message, "sample 3 (photo 103.jpg"));
+    EXPECT_TRUE(contains(message, base::str(std::hex, base::crc32c(five_images()[3].bytes))));
+}
+
+TEST_F(TamperedTest, PlausibleBoxIsFoundByTheContentHash) {
+    patch<float>("index.h5", "boxes", 0, 1.0f, sizeof(Box));
+    const Dataset set = Dataset::open(set_);
+    EXPECT_NE(set.content_hash(), set.compute_content_hash());
+}
+
+TEST_F(TamperedTest, AnotherFormatVersion) {
+    {
+        const std::lock_guard lock(base::hdf5_mutex());
+        const base::Hdf5Handle file(H5Fopen((set_ / "index.h5").c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose);
+        const base::Hdf5Handle attribute(H5Aopen(file.get(), "format_version", H5P_DEFAULT), H5Aclose);
+        const std::uint64_t version = 2;
+        ASSERT_GE(H5Awrite(attribute.get(), H5T_NATIVE_UINT64, &version), 0);
+    }
+    expect_refused({"index.h5", "format version 2", "version 1"});
+}
+
+TEST_F(TamperedTest, TableOfAnotherType) {
+    {
+        const std::lock_guard lock(base::hdf5_mutex());
+        const base::Hdf5Handle file(H5Fopen((set_ / "index.h5").c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose);
+        ASSERT_GE(H5Ldelete(file.get(), "box_offsets", H5P_DEFAULT), 0);
+        const hsize_t count = 6;
+        const base::Hdf5Handle space(H5Screate_simple(1, &count, nullptr), H5Sclose);
+        const base::Hdf5Handle table(
+            H5Dcreate2(file.get(), "box_offsets", H5T_IEEE_F64LE, space.get(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
+            H5Dclose);
+        ASSERT_GE(table.get(), 0);
+    }
+    expect_refused({"index.h5", "'box_offsets'"});
+}
+
+TEST_F(TamperedTest, MissingAndForeignFiles) {
+    EXPECT_TRUE(contains(error_of([&] { Dataset::open(path("nowhere")); }), "there is no such directory"));
+    fs::create_directory(path("empty"));
+    EXPECT_TRUE(contains(error_of([&] { Dataset::open(path("empty")); }), "has no index.h5"));
+    write("text/index.h5", "this is no HDF5 file");
+    EXPECT_TRUE(contains(error_of([&] { Dataset::open(path("text")); }), "text/index.h5"));
+    fs::remove(set_ / "shard-00001.h5");
+    expect_refused({"shard-00001.h5"});
+}
+
+TEST_F(TamperedTest, EveryTruncationOfAFileIsRefused) {
+    for (const char* name : {"index.h5", "shard-00002.h5"}) {
+        const std::vector<std::uint8_t> whole = base::read_bytes(set_ / name);
+        for (std::size_t keep = 0; keep < whole.size(); keep += whole.size() / 23 + 1) {
+            write(base::str("set/", name), std::span(whole).first(keep));
+            EXPECT_TRUE(contains(error_of([&] { Dataset::open(set_); }), name)) << keep << " of " << whole.size();
+        }
+        write(base::str("set/", name), std::span(whole));
+    }
+    EXPECT_NO_THROW(Dataset::open(set_));
+}
+
+// Any byte may be wrong: opening and reading everything gives an error or values within bounds, never a crash.
+TEST_F(TamperedTest, DamagedIndexNeverEscapesTheFile) {
+    const std::vector<std::uint8_t> whole = base::read_bytes(set_ / "index.h5");
+    for (std::size_t position = 0; position < whole.size(); position += 7) {
+        std::vector<std::uint8_t> damaged = whole;
+        damaged[position] ^= 0xFF;
+        write("set/index.h5", std::span(std::as_const(damaged)));
+        try {
+            const Dataset set = Dataset::open(set_);
+            for (std::uint64_t id = 0; id < set.size(); ++id) {
+                for (const Box& box : set.sample(id).boxes) {
+                    ASSERT_LT(static_cast<std::size_t>(box.class_index), set.classes().size());
+                }
+                set.file_name(id);
+                set.verify(id);
+            }
+        } catch (const base::Error&) {
+        }
+    }
+}
+
 }  // namespace
 }  // namespace lockstep::sharding
