@@ -29,7 +29,7 @@ std::vector<std::uint64_t> samples_by_class(const Dataset& set) {
 
 std::uint64_t images_without_boxes(const Dataset& set) {
     std::uint64_t count = 0;
-    for (std::uint64_t id = 0; id < set.size(); ++id) {
+    for (std::uint64_t id = 0; set.task() == Task::detection && id < set.size(); ++id) {
         count += set.sample(id).boxes.empty();
     }
     return count;
