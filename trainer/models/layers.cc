@@ -47,15 +47,14 @@ Conv2d::Conv2d(std::int64_t in_channels, std::int64_t out_channels, ConvolutionO
 }
 
 at::Tensor Conv2d::forward(const at::Tensor& x) {
-    const std::int64_t padding = options_.kernel / 2;
-    const auto output_size = [&](std::int64_t input) {
-        return (input + 2 * padding - options_.kernel) / options_.stride + 1;
-    };
-    output_shape_ = {x.size(0), weight.size(0), output_size(x.size(2)), output_size(x.size(3))};
+    const auto& [kernel, stride, groups] = options_;
+    const std::int64_t padding = kernel / 2;
     if (x.is_meta()) {
-        return at::empty(output_shape_, x.options(), at::MemoryFormat::ChannelsLast);
+        const std::int64_t height = (x.size(2) + 2 * padding - kernel) / stride + 1;
+        const std::int64_t width = (x.size(3) + 2 * padding - kernel) / stride + 1;
+        return remember_shape(at::empty({x.size(0), weight.size(0), height, width}, x.options()));
     }
-    return at::conv2d(x, weight, bias, options_.stride, padding, 1, options_.groups);
+    return remember_shape(at::conv2d(x, weight, bias, stride, padding, /*dilation=*/1, groups));
 }
 
 void Conv2d::replace(const at::Tensor& new_weight, const at::Tensor& new_bias) {
@@ -74,7 +73,8 @@ Linear::Linear(std::int64_t in_features, std::int64_t out_features) {
 }
 
 at::Tensor Linear::forward(const at::Tensor& x) {
-    return x.is_meta() ? at::empty({x.size(0), weight.size(0)}, x.options()) : at::linear(x, weight, bias);
+    return remember_shape(x.is_meta() ? at::empty({x.size(0), weight.size(0)}, x.options())
+                                      : at::linear(x, weight, bias));
 }
 
 BatchNorm2d::BatchNorm2d(std::int64_t channels, BatchNormOptions options) : options_(options) {
@@ -87,15 +87,15 @@ BatchNorm2d::BatchNorm2d(std::int64_t channels, BatchNormOptions options) : opti
 
 at::Tensor BatchNorm2d::forward(const at::Tensor& x) {
     if (x.is_meta()) {
-        return x;
+        return remember_shape(x);
     }
     const bool batch_statistics = is_training() && mode_ == BatchNormMode::local;
     if (batch_statistics) {
         num_batches_tracked.add_(1);
     }
-    return at::batch_norm(x, weight, bias, running_mean, running_var, batch_statistics, options_.momentum,
-                          options_.epsilon,
-                          /*cudnn_enabled=*/true);
+    return remember_shape(at::batch_norm(x, weight, bias, running_mean, running_var, batch_statistics,
+                                         options_.momentum, options_.epsilon,
+                                         /*cudnn_enabled=*/true));
 }
 
 std::pair<at::Tensor, at::Tensor> BatchNorm2d::scale_and_shift() const {

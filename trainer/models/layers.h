@@ -2,7 +2,6 @@
 
 #include <torch/nn/module.h>
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -40,6 +39,23 @@ class Sequence : public Layer {
     std::vector<std::shared_ptr<Layer>> layers_;
 };
 
+/// A layer with weights of its own. It remembers the shape of what it last gave, for the cost report.
+class WeightedLayer : public Layer {
+  public:
+    /// Empty before the first forward pass and after forget_output_shape().
+    const std::vector<std::int64_t>& output_shape() const { return output_shape_; }
+    void forget_output_shape() { output_shape_.clear(); }
+
+  protected:
+    at::Tensor remember_shape(at::Tensor output) {
+        output_shape_.assign(output.sizes().begin(), output.sizes().end());
+        return output;
+    }
+
+  private:
+    std::vector<std::int64_t> output_shape_;
+};
+
 struct ConvolutionOptions {
     std::int64_t kernel = 1;  ///< padding is kernel / 2
     std::int64_t stride = 1;
@@ -47,15 +63,13 @@ struct ConvolutionOptions {
 };
 
 /// Square two-dimensional convolution; its weight lies in channels_last. Values are undefined until initialised.
-class Conv2d : public Layer {
+class Conv2d : public WeightedLayer {
   public:
     Conv2d(std::int64_t in_channels, std::int64_t out_channels, ConvolutionOptions options, bool with_bias);
     /// On the meta device only the shape is worked out.
     at::Tensor forward(const at::Tensor& x) override;
 
     const ConvolutionOptions& options() const { return options_; }
-    /// Shape of the last forward pass's result; zeros before the first.
-    const std::array<std::int64_t, 4>& output_shape() const { return output_shape_; }
 
     /// Takes these values, which may have another kernel size (padding follows).
     void replace(const at::Tensor& new_weight, const at::Tensor& new_bias);
@@ -65,11 +79,10 @@ class Conv2d : public Layer {
 
   private:
     ConvolutionOptions options_;
-    std::array<std::int64_t, 4> output_shape_{};
 };
 
 /// y = x W^T + b on B x in.
-class Linear : public Layer {
+class Linear : public WeightedLayer {
   public:
     Linear(std::int64_t in_features, std::int64_t out_features);
     at::Tensor forward(const at::Tensor& x) override;
@@ -89,7 +102,7 @@ struct BatchNormOptions {
     double momentum;  ///< running = (1 - momentum) * running + momentum * batch
 };
 
-class BatchNorm2d : public Layer {
+class BatchNorm2d : public WeightedLayer {
   public:
     BatchNorm2d(std::int64_t channels, BatchNormOptions options);
     at::Tensor forward(const at::Tensor& x) override;
