@@ -4,25 +4,26 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
-#include <span>
+#include <cmath>
 #include <vector>
 
 #include "base/error.h"
+#include "trainer/losses/anchors_in_box.h"
 #include "trainer/losses/complete_iou.h"
 
 namespace lockstep::trainer {
 namespace {
 
-// A centre this near to the border of a box, in pixels, counts as outside.
-constexpr double border = 1e-9;
 // Keeps the division by a box's greatest metric defined.
 constexpr double least_metric = 1e-9;
 
+/// A box's interest in an anchor.
 template <typename T>
 struct Match {
     std::int64_t anchor = 0;
@@ -31,33 +32,27 @@ struct Match {
     T overlap = 0;
 };
 
-template <typename T>
-Box<T> box_at(const T* corners, std::int64_t index) {
-    const T* c = corners + 4 * index;
-    return {c[0], c[1], c[2], c[3]};
-}
-
-/// One image at a time, with buffers that live over the batch.
+/// The definition, image by image, over the tensors of a batch.
 template <typename T>
 class ImageAssigner {
   public:
-    ImageAssigner(const AnchorPoints& anchors, std::int64_t classes, std::int64_t boxes, std::int64_t topk)
-        : centres_((anchors.points * anchors.strides).contiguous()),
-          anchors_(centres_.size(0)),
-          classes_(classes),
-          boxes_(boxes),
-          topk_(topk) {}
+    ImageAssigner(const at::Tensor& probabilities, const at::Tensor& boxes, const AnchorPoints& anchors,
+                  const DetectionTargets& targets, std::int64_t topk)
+        : topk_(topk),
+          anchors_in_box_(anchors),
+          probabilities_(probabilities.accessor<T, 3>()),
+          predicted_(boxes.accessor<T, 3>()),
+          targets_(targets.boxes.accessor<T, 3>()),
+          classes_(targets.classes.accessor<std::int64_t, 2>()),
+          real_(targets.real.accessor<bool, 2>()) {}
 
-    void operator()(const T* probabilities, const T* predicted, const T* targets, const std::int64_t* target_classes,
-                    const bool* real, std::int64_t* assigned, T* scores) {
-        claims_.assign(anchors_, 0);
-        claimant_.assign(anchors_, {});
-        nearest_.assign(anchors_, {});
-        for (std::int64_t box = 0; box < boxes_; ++box) {
-            if (real[box]) {
-                LOCKSTEP_CHECK(target_classes[box] >= 0 && target_classes[box] < classes_, "target class ",
-                               target_classes[box], " of a network with ", classes_, " classes");
-                find_candidates(box, box_at(targets, box), probabilities + target_classes[box], predicted);
+    void operator()(std::int64_t image, at::TensorAccessor<std::int64_t, 1> box, at::TensorAccessor<T, 1> score) {
+        claims_.assign(probabilities_.size(1), 0);
+        claimant_.assign(probabilities_.size(1), {});
+        nearest_.assign(probabilities_.size(1), {});
+        for (std::int64_t target = 0; target < targets_.size(1); ++target) {
+            if (real_[image][target]) {
+                find_candidates(image, target);
                 keep_best_candidates();
                 for (const Match<T>& match : candidates_) {
                     ++claims_[match.anchor];
@@ -65,36 +60,33 @@ class ImageAssigner {
                 }
             }
         }
-        score_winners(assigned, scores);
+        score_winners(box, score);
     }
 
   private:
-    void find_candidates(std::int64_t box, const Box<T>& target, const T* probabilities, const T* predicted) {
+    void find_candidates(std::int64_t image, std::int64_t target) {
+        const std::int64_t true_class = classes_[image][target];
+        LOCKSTEP_CHECK(true_class >= 0 && true_class < probabilities_.size(2), "class ", true_class,
+                       " of a target, with ", probabilities_.size(2), " classes");
+        const Box<T> box = box_of(targets_[image][target]);
         candidates_.clear();
-        const T* centre = centres_.template const_data_ptr<T>();
-        for (std::int64_t anchor = 0; anchor < anchors_; ++anchor, centre += 2) {
-            const T horizontal = std::min(centre[0] - target.x1, target.x2 - centre[0]);
-            const T vertical = std::min(centre[1] - target.y1, target.y2 - centre[1]);
-            if (!(std::min(horizontal, vertical) > T(border))) {
-                continue;
-            }
-            Match<T> match{.anchor = anchor, .box = box};
-            const T iou = complete_iou(box_at(predicted, anchor), target);
-            // Written so that a diverged network's NaN becomes 0 and sorting stays defined; the loss itself shows the
+        anchors_in_box_.for_each(box, [&](std::int64_t anchor) {
+            const T iou = complete_iou(box_of(predicted_[image][anchor]), box);
+            // Comparisons that turn a diverged network's NaN into 0, so that sorting stays defined; the loss shows the
             // NaN.
-            match.overlap = iou > 0 ? iou : T(0);
-            const T square = match.overlap * match.overlap;
-            const T metric = std::sqrt(probabilities[anchor * classes_]) * (square * square * square);
-            match.metric = metric > 0 ? metric : T(0);
-            if (match.overlap > nearest_[anchor].overlap) {
-                nearest_[anchor] = match;
+            const T overlap = iou > 0 ? iou : T(0);
+            const T square = overlap * overlap;
+            const T metric = std::sqrt(probabilities_[image][anchor][true_class]) * (square * square * square);
+            candidates_.push_back(
+                {.anchor = anchor, .box = target, .metric = metric > 0 ? metric : T(0), .overlap = overlap});
+            if (overlap > nearest_[anchor].overlap) {
+                nearest_[anchor] = candidates_.back();
             }
-            candidates_.push_back(match);
-        }
+        });
     }
 
     /// Leaves the candidates that are among the topk anchors of the image. Of the anchors with metric zero, most of
-    /// which are no candidates, the lowest fill the places that are left.
+    /// which are no candidates, the lowest take the places that are left.
     void keep_best_candidates() {
         const std::int64_t positive = std::count_if(candidates_.begin(), candidates_.end(),
                                                     [](const Match<T>& match) { return match.metric > 0; });
@@ -109,45 +101,46 @@ class ImageAssigner {
         std::int64_t positive_before = 0;
         std::size_t kept = 0;
         for (const Match<T>& match : candidates_) {
-            const bool is_positive = match.metric > 0;
             const std::int64_t zeros_before = match.anchor - positive_before;
+            const bool is_positive = match.metric > 0;
+            positive_before += is_positive;
             if (is_positive || zeros_before < topk_ - positive) {
                 candidates_[kept++] = match;
             }
-            positive_before += is_positive;
         }
         candidates_.resize(kept);
     }
 
-    void score_winners(std::int64_t* assigned, T* scores) {
-        greatest_.assign(boxes_, {});
-        for (std::int64_t anchor = 0; anchor < anchors_; ++anchor) {
+    void score_winners(at::TensorAccessor<std::int64_t, 1> box, at::TensorAccessor<T, 1> score) {
+        greatest_.assign(targets_.size(1), {});
+        for (std::size_t anchor = 0; anchor < claimant_.size(); ++anchor) {
+            Match<T>& winner = claimant_[anchor];
             if (claims_[anchor] > 1) {
-                claimant_[anchor] = nearest_[anchor];
+                winner = nearest_[anchor];
             }
-            const Match<T>& winner = claimant_[anchor];
             Match<T>& greatest = greatest_[winner.box];
             greatest.metric = std::max(greatest.metric, winner.metric);
             greatest.overlap = std::max(greatest.overlap, winner.overlap);
         }
-        for (std::int64_t anchor = 0; anchor < anchors_; ++anchor) {
+        for (std::size_t anchor = 0; anchor < claimant_.size(); ++anchor) {
             const Match<T>& winner = claimant_[anchor];
             const Match<T>& greatest = greatest_[winner.box];
-            assigned[anchor] = winner.box;
-            scores[anchor] = winner.metric / (greatest.metric + T(least_metric)) * greatest.overlap;
+            box[anchor] = winner.box;
+            score[anchor] = winner.metric / (greatest.metric + T(least_metric)) * greatest.overlap;
         }
     }
 
-    at::Tensor centres_;  // A x 2, pixels
-    std::int64_t anchors_;
-    std::int64_t classes_;
-    std::int64_t boxes_;
     std::int64_t topk_;
-    std::vector<Match<T>> candidates_;  // of one box, by anchor
-    std::vector<std::int32_t> claims_;  // per anchor, as are the next two
+    AnchorsInBox<T> anchors_in_box_;
+    at::TensorAccessor<T, 3> probabilities_, predicted_, targets_;
+    at::TensorAccessor<std::int64_t, 2> classes_;
+    at::TensorAccessor<bool, 2> real_;
+
+    std::vector<Match<T>> candidates_;  // of one target, anchors ascending until the best are chosen
+    std::vector<std::int32_t> claims_;  // for each anchor, as are the next two
     std::vector<Match<T>> claimant_;
-    std::vector<Match<T>> nearest_;   // of greatest overlap among all boxes
-    std::vector<Match<T>> greatest_;  // per box: greatest metric and greatest overlap of the anchors it got
+    std::vector<Match<T>> nearest_;   // greatest overlap among all targets
+    std::vector<Match<T>> greatest_;  // for each target: greatest metric and greatest overlap of the anchors it got
 };
 
 }  // namespace
@@ -166,23 +159,14 @@ Assignment TaskAlignedAssigner::with_loops(const at::Tensor& probabilities, cons
                                            const AnchorPoints& anchors, const DetectionTargets& targets) const {
     const at::NoGradGuard no_grad;
     const std::int64_t images = probabilities.size(0), anchor_count = probabilities.size(1);
-    const std::int64_t classes = probabilities.size(2), box_count = targets.boxes.size(1);
-    const auto likely = probabilities.contiguous(), predicted = boxes.contiguous(),
-               corners = targets.boxes.contiguous();
-    const auto target_classes = targets.classes.contiguous(), real = targets.real.contiguous();
-
-    Assignment result{.box = at::zeros_like(probabilities.select(2, 0), at::kLong, at::MemoryFormat::Contiguous),
-                      .score = at::zeros_like(probabilities.select(2, 0), at::MemoryFormat::Contiguous)};
+    Assignment result{.box = at::empty({images, anchor_count}, targets.classes.options()),
+                      .score = at::empty({images, anchor_count}, probabilities.options())};
     AT_DISPATCH_FLOATING_TYPES(probabilities.scalar_type(), "assign_targets", [&] {
-        ImageAssigner<scalar_t> assign_image(anchors, classes, box_count, topk_);
+        ImageAssigner<scalar_t> assign_image(probabilities, boxes, anchors, targets, topk_);
+        auto box = result.box.accessor<std::int64_t, 2>();
+        auto score = result.score.accessor<scalar_t, 2>();
         for (std::int64_t image = 0; image < images; ++image) {
-            assign_image(likely.const_data_ptr<scalar_t>() + image * anchor_count * classes,
-                         predicted.const_data_ptr<scalar_t>() + image * anchor_count * 4,
-                         corners.const_data_ptr<scalar_t>() + image * box_count * 4,
-                         target_classes.const_data_ptr<std::int64_t>() + image * box_count,
-                         real.const_data_ptr<bool>() + image * box_count,
-                         result.box.mutable_data_ptr<std::int64_t>() + image * anchor_count,
-                         result.score.mutable_data_ptr<scalar_t>() + image * anchor_count);
+            assign_image(image, box[image], score[image]);
         }
     });
     return result;
@@ -199,7 +183,7 @@ Assignment TaskAlignedAssigner::with_tensor_operations(const at::Tensor& probabi
     const auto centres = (anchors.points * anchors.strides).view({1, 1, anchor_count, 2});
     const auto corners = targets.boxes.unsqueeze(2);
     const auto inside =
-        at::minimum(centres - corners.narrow(-1, 0, 2), corners.narrow(-1, 2, 2) - centres).amin(-1) > border;
+        at::minimum(centres - corners.narrow(-1, 0, 2), corners.narrow(-1, 2, 2) - centres).amin(-1) > box_border;
     const auto is_candidate = inside.logical_and(targets.real.unsqueeze(2));
 
     const auto of_class = targets.classes.masked_fill(targets.real.logical_not(), 0)

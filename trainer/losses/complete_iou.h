@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/TensorAccessor.h>
 
 #include <algorithm>
 #include <cmath>
@@ -14,7 +15,15 @@ namespace lockstep::trainer {
 template <typename T>
 struct Box {
     T x1, y1, x2, y2;
+
+    Box divided_by(T divisor) const { return {x1 / divisor, y1 / divisor, x2 / divisor, y2 / divisor}; }
 };
+
+/// Of a row of four corners.
+template <typename T>
+Box<T> box_of(const at::TensorAccessor<T, 1>& corners) {
+    return {corners[0], corners[1], corners[2], corners[3]};
+}
 
 /// Complete IoU (Zheng et al., "Distance-IoU Loss", AAAI 2020): IoU less the squared distance of the centres over the
 /// squared diagonal of the enclosing box, less alpha * v for the difference v of the aspect ratios. 1 for equal boxes,

@@ -13,9 +13,9 @@
 namespace lockstep::trainer {
 namespace {
 
-/// One head's output and the ground truth in the type that the loss is computed in.
+/// One head's output and the ground truth in the type that the loss is computed in, contiguous.
 struct HeadInputs {
-    at::Tensor predictions;  // B x A x (distance_channels + classes)
+    HeadPredictions predictions;
     AnchorPoints anchors;
     DetectionTargets targets;
 };
@@ -23,27 +23,35 @@ struct HeadInputs {
 HeadInputs prepare(const std::vector<at::Tensor>& levels, const DetectionTargets& targets,
                    const DetectionLossOptions& options) {
     LOCKSTEP_CHECK_EQ(levels.size(), options.strides.size(), "levels and strides");
-    const std::int64_t channels = distance_channels + options.classes;
-    const at::ScalarType type = levels.front().scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    std::vector<at::Tensor> rows;
-    for (const at::Tensor& level : levels) {
-        LOCKSTEP_CHECK_EQ(level.size(1), channels, "channels of a head with ", options.classes, " classes");
-        LOCKSTEP_CHECK_EQ(level.size(0), targets.boxes.size(0), "images in output and targets");
-        rows.push_back(level.permute({0, 2, 3, 1}).reshape({level.size(0), level.size(2) * level.size(3), channels}));
-    }
     LOCKSTEP_CHECK(targets.boxes.size(1) >= 1, "the targets have room for no box");
-    HeadInputs inputs{.predictions = at::cat(rows, 1).to(type), .anchors = {}, .targets = targets};
-    inputs.anchors = make_anchor_points(spatial_sizes(levels), options.strides, inputs.predictions.options());
-    inputs.targets.boxes = targets.boxes.to(type);
+    const std::int64_t images = targets.boxes.size(0);
+    std::vector<at::Tensor> distances, classes;
+    for (const at::Tensor& level : levels) {
+        LOCKSTEP_CHECK_EQ(level.size(0), images, "images in the output and in the targets");
+        LOCKSTEP_CHECK_EQ(level.size(1), distance_channels + options.classes, "channels of a head's level");
+        const std::int64_t anchors = level.size(2) * level.size(3);
+        const auto kinds = level.permute({0, 2, 3, 1}).split_with_sizes({distance_channels, options.classes}, -1);
+        distances.push_back(kinds[0].reshape({images, anchors, distance_channels}));
+        classes.push_back(kinds[1].reshape({images, anchors, options.classes}));
+    }
+    const at::ScalarType type = levels.front().scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    HeadInputs inputs{
+        .predictions = {.distances = at::cat(distances, 1).to(type), .classes = at::cat(classes, 1).to(type)},
+        .anchors = {},
+        .targets = {.boxes = targets.boxes.to(type).contiguous(),
+                    .classes = targets.classes.contiguous(),
+                    .real = targets.real.contiguous()},
+    };
+    inputs.anchors = make_anchor_points(spatial_sizes(levels), options.strides, inputs.predictions.distances.options());
     return inputs;
 }
 
 Assignment assign_anchors(const HeadInputs& inputs, std::int64_t topk) {
     const at::NoGradGuard no_grad;
-    const auto& predictions = inputs.predictions;
-    const auto logits = predictions.narrow(2, distance_channels, predictions.size(2) - distance_channels);
-    const auto boxes = decode_boxes(predictions, inputs.anchors) * inputs.anchors.strides;
-    return TaskAlignedAssigner(topk)(at::sigmoid(logits), boxes, inputs.anchors, inputs.targets);
+    const auto& [predictions, anchors, targets] = inputs;
+    const auto boxes = predictions.distances.is_cpu() ? decode_boxes_in_targets(predictions.distances, anchors, targets)
+                                                      : decode_boxes(predictions.distances, anchors);
+    return TaskAlignedAssigner(topk)(at::sigmoid(predictions.classes), boxes * anchors.strides, anchors, targets);
 }
 
 }  // namespace
@@ -54,7 +62,8 @@ comm::LossSums DetectionLoss::operator()(const DetectorOutput& output, const Det
     comm::LossSums result;
     const auto add_head = [&](const std::vector<at::Tensor>& levels, std::int64_t topk) {
         const HeadInputs inputs = prepare(levels, targets, options_);
-        const auto head_loss = inputs.predictions.is_cpu() ? head_loss_with_loops : head_loss_with_tensor_operations;
+        const auto head_loss =
+            inputs.predictions.distances.is_cpu() ? head_loss_with_loops : head_loss_with_tensor_operations;
         const HeadSums head =
             head_loss(inputs.predictions, inputs.anchors, inputs.targets, assign_anchors(inputs, topk), options_.gains);
         result.sums.push_back(head.sum);

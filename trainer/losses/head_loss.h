@@ -17,6 +17,12 @@ constexpr double greatest_distance = distance_bins - 1 - 0.01;
 /// Above this logit softplus(x) is x, to the last bit of a double.
 constexpr double softplus_threshold = 40;
 
+/// One head's output with its levels in a row, FP32 or FP64.
+struct HeadPredictions {
+    at::Tensor distances;  ///< B x A x distance_channels, logits
+    at::Tensor classes;    ///< B x A x classes, logits
+};
+
 /// One head's sums, as comm::LossSums wants them.
 struct HeadSums {
     at::Tensor sum;          ///< scalar with graph
@@ -24,22 +30,23 @@ struct HeadSums {
     at::Tensor parts;        ///< 3, detached
 };
 
-/// Boxes (xyxy, stride units) that the predictions (B x A x (distance_channels + classes)) expect, B x A x 4;
+// Each of the following comes twice, with anchors and targets of the predictions' type: as dense tensor operations,
+// whose shapes depend on B, M, A and the number of classes only and which read nothing on the host; and as loops for
+// the CPU, which look only at anchors that can matter.
+
+/// The expected boxes (xyxy, stride units), B x A x 4. Differentiable.
+at::Tensor decode_boxes(const at::Tensor& distances, const AnchorPoints& anchors);
+/// The same, but only of anchors whose centre lies within a real target's borders; the others are zero. Not
 /// differentiable.
-at::Tensor decode_boxes(const at::Tensor& predictions, const AnchorPoints& anchors);
+at::Tensor decode_boxes_in_targets(const at::Tensor& distances, const AnchorPoints& anchors,
+                                   const DetectionTargets& targets);
 
-/// The loss that DetectionLoss describes, of one head under a given assignment, twice: predictions as above in FP32 or
-/// FP64, with targets and anchors of the same type.
-
-/// Dense tensor operations and autograd's own gradient. Shapes depend on B, M, A and classes only; nothing is read on
-/// the host.
-HeadSums head_loss_with_tensor_operations(const at::Tensor& predictions, const AnchorPoints& anchors,
+/// The loss that DetectionLoss describes, of one head under a given assignment.
+HeadSums head_loss_with_tensor_operations(const HeadPredictions& predictions, const AnchorPoints& anchors,
                                           const DetectionTargets& targets, const Assignment& assignment,
                                           const DetectionGains& gains);
-
-/// Loops over the anchors that have a box, which find the gradient together with the value. CPU only; differentiable
-/// once.
-HeadSums head_loss_with_loops(const at::Tensor& predictions, const AnchorPoints& anchors,
+/// Finds the gradient together with the value; differentiable once.
+HeadSums head_loss_with_loops(const HeadPredictions& predictions, const AnchorPoints& anchors,
                               const DetectionTargets& targets, const Assignment& assignment,
                               const DetectionGains& gains);
 

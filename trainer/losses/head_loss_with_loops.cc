@@ -1,18 +1,21 @@
 #include <ATen/Dispatch.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/sigmoid.h>
+#include <ATen/ops/softmax.h>
 #include <ATen/ops/softplus.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
-#include "base/error.h"
-#include "trainer/losses/complete_iou.h"
+#include "trainer/losses/anchors_in_box.h"
 #include "trainer/losses/head_loss.h"
 
 namespace lockstep::trainer {
@@ -21,141 +24,153 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// A scalar whose gradient by `predictions` is known already.
-class WithGradient : public torch::autograd::Function<WithGradient> {
+/// A scalar whose gradients by the two kinds of logits are known already.
+class WithGradients : public torch::autograd::Function<WithGradients> {
   public:
-    static at::Tensor forward(AutogradContext* context, const at::Tensor& /*predictions*/, const at::Tensor& value,
-                              const at::Tensor& gradient) {
-        context->save_for_backward({gradient});
+    static at::Tensor forward(AutogradContext* context, const at::Tensor& /*distances*/, const at::Tensor& /*classes*/,
+                              const at::Tensor& value, const at::Tensor& by_distances, const at::Tensor& by_classes) {
+        context->save_for_backward({by_distances, by_classes});
         return value.clone();
     }
 
     static variable_list backward(AutogradContext* context, variable_list by_value) {
-        return {context->get_saved_variables()[0] * by_value[0], {}, {}};
+        variable_list gradients = context->get_saved_variables();
+        if (by_value[0].item<double>() != 1) {
+            gradients = {gradients[0] * by_value[0], gradients[1] * by_value[0]};
+        }
+        return {gradients[0], gradients[1], {}, {}, {}};
     }
 };
 
-/// The predicted distribution over one side's distance.
-template <typename T>
-struct Distribution {
-    explicit Distribution(const T* logits) {
-        const T greatest = *std::max_element(logits, logits + distance_bins);
-        T sum = 0;
-        for (std::int64_t bin = 0; bin < distance_bins; ++bin) {
-            probability[bin] = std::exp(logits[bin] - greatest);
-            sum += probability[bin];
-        }
-        for (std::int64_t bin = 0; bin < distance_bins; ++bin) {
-            probability[bin] /= sum;
-            expectation += static_cast<T>(bin) * probability[bin];
-        }
-        log_normaliser = greatest + std::log(sum);
-    }
-
-    std::array<T, distance_bins> probability;
-    T expectation = 0;
-    T log_normaliser;
-};
-
-/// Box and distribution loss, without weight and gains, of one anchor that has a box.
+/// Of one anchor that has a box; without weight and gains.
 template <typename T>
 struct AnchorLoss {
     T box;
     T distribution;
 };
 
-/// Writes the gradient of box_factor * box + distribution_factor * distribution by the distance logits.
+/// `probability` and its logarithm are the predicted distributions of one anchor's four sides. Writes the gradient of
+/// box_factor * box + distribution_factor * distribution by their logits.
 template <typename T>
-AnchorLoss<T> anchor_loss(const T* logits, T x, T y, const Box<T>& target, T box_factor, T distribution_factor,
-                          T* gradient) {
-    const std::array<Distribution<T>, 4> sides = {Distribution<T>(logits), Distribution<T>(logits + distance_bins),
-                                                  Distribution<T>(logits + 2 * distance_bins),
-                                                  Distribution<T>(logits + 3 * distance_bins)};
-    const Box<T> predicted = {x - sides[0].expectation, y - sides[1].expectation, x + sides[2].expectation,
-                              y + sides[3].expectation};
+AnchorLoss<T> anchor_loss(const T* probability, const T* log_probability, T x, T y, const Box<T>& target, T box_factor,
+                          T distribution_factor, T* gradient) {
+    std::array<T, 4> expected{};  // left, top, right, bottom, as everywhere below
+    for (std::int64_t side = 0; side < 4; ++side) {
+        for (std::int64_t bin = 0; bin < distance_bins; ++bin) {
+            expected[side] += static_cast<T>(bin) * probability[side * distance_bins + bin];
+        }
+    }
+    const Box<T> predicted = {x - expected[0], y - expected[1], x + expected[2], y + expected[3]};
     Box<T> by_corner;
     AnchorLoss<T> loss{.box = 1 - complete_iou(predicted, target, &by_corner), .distribution = 0};
-    // Of 1 - CIoU; a greater left or top distance moves its corner down the axis.
-    const std::array<T, 4> by_distance = {by_corner.x1, by_corner.y1, -by_corner.x2, -by_corner.y2};
-    const std::array<T, 4> true_distance = {x - target.x1, y - target.y1, target.x2 - x, target.y2 - y};
 
+    // The box loss is 1 - CIoU, and a greater left or top distance makes its corner's coordinate less.
+    const std::array<T, 4> box_by_distance = {by_corner.x1, by_corner.y1, -by_corner.x2, -by_corner.y2};
+    const std::array<T, 4> true_distances = {x - target.x1, y - target.y1, target.x2 - x, target.y2 - y};
     for (std::int64_t side = 0; side < 4; ++side) {
-        const T distance = std::clamp(true_distance[side], T(0), T(greatest_distance));
+        const T distance = std::clamp(true_distances[side], T(0), T(greatest_distance));
         const auto low = static_cast<std::int64_t>(distance);
         const T high_share = distance - static_cast<T>(low), low_share = 1 - high_share;
-        const T* side_logits = logits + side * distance_bins;
-        loss.distribution +=
-            (sides[side].log_normaliser - low_share * side_logits[low] - high_share * side_logits[low + 1]) / 4;
+        loss.distribution -= (low_share * log_probability[low] + high_share * log_probability[low + 1]) / 4;
 
-        T* side_gradient = gradient + side * distance_bins;
+        const T by_side = distribution_factor / 4;
         for (std::int64_t bin = 0; bin < distance_bins; ++bin) {
-            const T by_expectation = box_factor * by_distance[side] * (static_cast<T>(bin) - sides[side].expectation);
-            side_gradient[bin] = sides[side].probability[bin] * (by_expectation + distribution_factor / 4);
+            const T by_expectation = box_factor * box_by_distance[side] * (static_cast<T>(bin) - expected[side]);
+            gradient[bin] = probability[bin] * (by_expectation + by_side);
         }
-        side_gradient[low] -= distribution_factor / 4 * low_share;
-        side_gradient[low + 1] -= distribution_factor / 4 * high_share;
+        gradient[low] -= by_side * low_share;
+        gradient[low + 1] -= by_side * high_share;
+        probability += distance_bins, log_probability += distance_bins, gradient += distance_bins;
     }
     return loss;
 }
 
 }  // namespace
 
-HeadSums head_loss_with_loops(const at::Tensor& predictions, const AnchorPoints& anchors,
-                              const DetectionTargets& targets, const Assignment& assignment,
-                              const DetectionGains& gains) {
-    at::Tensor value, gradient, denominator, parts;
-    {
-        const at::NoGradGuard no_grad;
-        const at::Tensor input = predictions.contiguous();
-        const std::int64_t images = input.size(0), anchor_count = input.size(1), channels = input.size(2);
-        const std::int64_t box_count = targets.boxes.size(1);
-        gradient = at::empty_like(input);
-
-        // The dense part of the cross-entropy, with sigmoid(x) as its gradient; the targets' part follows in the loop.
-        const auto logits = input.narrow(2, distance_channels, channels - distance_channels);
-        auto logits_gradient = gradient.narrow(2, distance_channels, channels - distance_channels);
-        at::sigmoid_out(logits_gradient, logits);
-        logits_gradient.mul_(gains.classification);
-        double classification = at::softplus(logits, 1, softplus_threshold).sum().item<double>();
-
-        double box = 0, distribution = 0, weights = 0;
-        AT_DISPATCH_FLOATING_TYPES(input.scalar_type(), "head_loss", [&] {
-            const auto points = anchors.points.contiguous(), strides = anchors.strides.contiguous();
-            const auto corners = targets.boxes.contiguous();
-            const auto classes = targets.classes.contiguous();
-            const scalar_t* row = input.const_data_ptr<scalar_t>();
-            scalar_t* row_gradient = gradient.mutable_data_ptr<scalar_t>();
-            const scalar_t* weight = assignment.score.const_data_ptr<scalar_t>();
-            const std::int64_t* assigned = assignment.box.const_data_ptr<std::int64_t>();
-            for (std::int64_t image = 0; image < images; ++image) {
-                const scalar_t* point = points.const_data_ptr<scalar_t>();
-                const scalar_t* stride = strides.const_data_ptr<scalar_t>();
-                for (std::int64_t anchor = 0; anchor < anchor_count; ++anchor) {
-                    if (*weight == 0) {
-                        std::fill_n(row_gradient, distance_channels, scalar_t(0));
-                    } else {
-                        const std::int64_t index = image * box_count + *assigned;
-                        const scalar_t* c = corners.const_data_ptr<scalar_t>() + 4 * index;
-                        const Box<scalar_t> target = {c[0] / *stride, c[1] / *stride, c[2] / *stride, c[3] / *stride};
-                        const auto loss = anchor_loss(row, point[0], point[1], target, scalar_t(gains.box) * *weight,
-                                                      scalar_t(gains.distribution) * *weight, row_gradient);
-                        const std::int64_t channel = distance_channels + classes.const_data_ptr<std::int64_t>()[index];
-                        row_gradient[channel] -= scalar_t(gains.classification) * *weight;
-                        box += *weight * loss.box;
-                        distribution += *weight * loss.distribution;
-                        classification -= *weight * row[channel];
-                        weights += *weight;
-                    }
-                    row += channels, row_gradient += channels, ++weight, ++assigned, point += 2, ++stride;
+at::Tensor decode_boxes_in_targets(const at::Tensor& distances, const AnchorPoints& anchors,
+                                   const DetectionTargets& targets) {
+    const at::NoGradGuard no_grad;
+    const std::int64_t images = distances.size(0), anchor_count = distances.size(1);
+    at::Tensor is_inside = at::zeros({images, anchor_count}, at::kBool);
+    AT_DISPATCH_FLOATING_TYPES(distances.scalar_type(), "decode_boxes", [&] {
+        const AnchorsInBox<scalar_t> anchors_in_box(anchors);
+        const auto target_boxes = targets.boxes.accessor<scalar_t, 3>();
+        const auto real = targets.real.accessor<bool, 2>();
+        auto inside = is_inside.accessor<bool, 2>();
+        for (std::int64_t image = 0; image < images; ++image) {
+            for (std::int64_t target = 0; target < target_boxes.size(1); ++target) {
+                if (real[image][target]) {
+                    anchors_in_box.for_each(box_of(target_boxes[image][target]),
+                                            [&](std::int64_t anchor) { inside[image][anchor] = true; });
                 }
             }
+        }
+    });
+    const at::Tensor rows = is_inside.flatten().nonzero().squeeze(1);
+    const AnchorPoints points{.points = anchors.points.index_select(0, rows.remainder(anchor_count)), .strides = {}};
+    const at::Tensor boxes = at::zeros({images * anchor_count, 4}, distances.options());
+    boxes.index_copy_(0, rows, decode_boxes(distances.flatten(0, 1).index_select(0, rows), points));
+    return boxes.view({images, anchor_count, 4});
+}
+
+HeadSums head_loss_with_loops(const HeadPredictions& predictions, const AnchorPoints& anchors,
+                              const DetectionTargets& targets, const Assignment& assignment,
+                              const DetectionGains& gains) {
+    const auto options = predictions.distances.options();
+    double box = 0, classification = 0, distribution = 0, weight_sum = 0;
+    at::Tensor by_distances, by_classes;
+    {
+        const at::NoGradGuard no_grad;
+        // The cross-entropy of logit x against target t is softplus(x) - t*x, with derivative sigmoid(x) - t; t is 0
+        // but for one class of the anchors with a box.
+        classification = at::softplus(predictions.classes, 1, softplus_threshold).sum().item<double>();
+        by_classes = at::sigmoid(predictions.classes).mul_(gains.classification);
+
+        const std::int64_t anchor_count = predictions.distances.size(1);
+        const at::Tensor positives = assignment.score.flatten().nonzero().squeeze(1);
+        const at::Tensor rows =
+            predictions.distances.flatten(0, 1).index_select(0, positives).unflatten(1, {4, distance_bins});
+        const at::Tensor probability = at::softmax(rows, 2), log_probability = at::log_softmax(rows, 2);
+        const at::Tensor by_rows = at::empty({rows.size(0), distance_channels}, options);
+        AT_DISPATCH_FLOATING_TYPES(predictions.distances.scalar_type(), "head_loss", [&] {
+            const auto class_logits = predictions.classes.accessor<scalar_t, 3>();
+            const auto points = anchors.points.accessor<scalar_t, 2>();
+            const auto strides = anchors.strides.accessor<scalar_t, 2>();
+            const auto target_boxes = targets.boxes.accessor<scalar_t, 3>();
+            const auto target_classes = targets.classes.accessor<std::int64_t, 2>();
+            const auto assigned = assignment.box.accessor<std::int64_t, 2>();
+            const auto weights = assignment.score.accessor<scalar_t, 2>();
+            auto class_gradient = by_classes.accessor<scalar_t, 3>();
+            for (std::int64_t row = 0; row < positives.size(0); ++row) {
+                const std::int64_t position = positives.const_data_ptr<std::int64_t>()[row];
+                const std::int64_t image = position / anchor_count, anchor = position % anchor_count;
+                const std::int64_t target = assigned[image][anchor];
+                const std::int64_t true_class = target_classes[image][target];
+                const scalar_t weight = weights[image][anchor];
+
+                const std::int64_t offset = row * distance_channels;
+                const auto loss = anchor_loss(
+                    probability.const_data_ptr<scalar_t>() + offset,
+                    log_probability.const_data_ptr<scalar_t>() + offset, points[anchor][0], points[anchor][1],
+                    box_of(target_boxes[image][target]).divided_by(strides[anchor][0]), scalar_t(gains.box) * weight,
+                    scalar_t(gains.distribution) * weight, by_rows.mutable_data_ptr<scalar_t>() + offset);
+                class_gradient[image][anchor][true_class] -= scalar_t(gains.classification) * weight;
+                classification -= weight * class_logits[image][anchor][true_class];
+                box += weight * loss.box;
+                distribution += weight * loss.distribution;
+                weight_sum += weight;
+            }
         });
-        box *= gains.box, classification *= gains.classification, distribution *= gains.distribution;
-        value = at::scalar_tensor(box + classification + distribution, input.options());
-        denominator = at::scalar_tensor(weights, input.options());
-        parts = at::tensor({box, classification, distribution}, input.options());
+        by_distances = at::zeros_like(predictions.distances);
+        by_distances.flatten(0, 1).index_copy_(0, positives, by_rows);
     }
-    return {.sum = WithGradient::apply(predictions, value, gradient), .denominator = denominator, .parts = parts};
+    box *= gains.box, classification *= gains.classification, distribution *= gains.distribution;
+    const auto value = at::scalar_tensor(box + classification + distribution, options);
+    return {
+        .sum = WithGradients::apply(predictions.distances, predictions.classes, value, by_distances, by_classes),
+        .denominator = at::scalar_tensor(weight_sum, options),
+        .parts = at::tensor({box, classification, distribution}, options),
+    };
 }
 
 }  // namespace lockstep::trainer

@@ -11,34 +11,26 @@
 #include "trainer/losses/head_loss.h"
 
 namespace lockstep::trainer {
-namespace {
-
-at::Tensor distance_logits(const at::Tensor& predictions) {
-    return predictions.narrow(-1, 0, distance_channels).unflatten(-1, {4, distance_bins});
+at::Tensor decode_boxes(const at::Tensor& distances, const AnchorPoints& anchors) {
+    const auto bins = at::arange(distance_bins, distances.options());
+    const auto expected = (at::softmax(distances.unflatten(-1, {4, distance_bins}), -1) * bins).sum(-1);
+    return at::cat({anchors.points - expected.narrow(-1, 0, 2), anchors.points + expected.narrow(-1, 2, 2)}, -1);
 }
 
-}  // namespace
-
-at::Tensor decode_boxes(const at::Tensor& predictions, const AnchorPoints& anchors) {
-    const auto bins = at::arange(distance_bins, predictions.options());
-    const auto distances = (at::softmax(distance_logits(predictions), -1) * bins).sum(-1);
-    return at::cat({anchors.points - distances.narrow(-1, 0, 2), anchors.points + distances.narrow(-1, 2, 2)}, -1);
-}
-
-HeadSums head_loss_with_tensor_operations(const at::Tensor& predictions, const AnchorPoints& anchors,
+HeadSums head_loss_with_tensor_operations(const HeadPredictions& predictions, const AnchorPoints& anchors,
                                           const DetectionTargets& targets, const Assignment& assignment,
                                           const DetectionGains& gains) {
     const auto& weight = assignment.score;
     const auto of_corners = assignment.box.unsqueeze(-1).expand({-1, -1, 4});
     const auto boxes = targets.boxes.gather(1, of_corners) / anchors.strides;
-    const auto box = (weight * (1 - complete_iou(decode_boxes(predictions, anchors), boxes))).sum();
+    const auto box = (weight * (1 - complete_iou(decode_boxes(predictions.distances, anchors), boxes))).sum();
 
     // -t*x + softplus(x) is the cross-entropy of logit x against target t; t is not 0 for one class of an anchor at
     // most.
-    const auto logits = predictions.narrow(-1, distance_channels, predictions.size(-1) - distance_channels);
     const auto classes = targets.classes.masked_fill(targets.real.logical_not(), 0).gather(1, assignment.box);
-    const auto logit_of_class = logits.gather(-1, classes.unsqueeze(-1)).squeeze(-1);
-    const auto classification = at::softplus(logits, 1, softplus_threshold).sum() - (weight * logit_of_class).sum();
+    const auto logit_of_class = predictions.classes.gather(-1, classes.unsqueeze(-1)).squeeze(-1);
+    const auto classification =
+        at::softplus(predictions.classes, 1, softplus_threshold).sum() - (weight * logit_of_class).sum();
 
     const auto distances =
         at::cat({anchors.points - boxes.narrow(-1, 0, 2), boxes.narrow(-1, 2, 2) - anchors.points}, -1)
@@ -46,7 +38,8 @@ HeadSums head_loss_with_tensor_operations(const at::Tensor& predictions, const A
     const auto bin = distances.floor();
     const auto share = at::stack({bin + 1 - distances, distances - bin}, -1);
     const auto two_bins = at::stack({bin, bin + 1}, -1).to(at::kLong);
-    const auto log_probability = at::log_softmax(distance_logits(predictions), -1).gather(-1, two_bins);
+    const auto log_probability =
+        at::log_softmax(predictions.distances.unflatten(-1, {4, distance_bins}), -1).gather(-1, two_bins);
     const auto distribution = (weight * -(share * log_probability).sum(-1).mean(-1)).sum();
 
     const auto parts =
