@@ -213,8 +213,8 @@ void place_boxes(const Scene& scene, std::uint32_t size, bool augmented, std::ve
 
             const std::array corners{scene.to_output({left, top}), scene.to_output({right, top}),
                                      scene.to_output({left, bottom}), scene.to_output({right, bottom})};
-            const auto [min_x, max_x] = std::ranges::minmax({corners[0].x, corners[1].x, corners[2].x, corners[3].x});
-            const auto [min_y, max_y] = std::ranges::minmax({corners[0].y, corners[1].y, corners[2].y, corners[3].y});
+            const auto [min_x, max_x] = std::minmax({corners[0].x, corners[1].x, corners[2].x, corners[3].x});
+            const auto [min_y, max_y] = std::minmax({corners[0].y, corners[1].y, corners[2].y, corners[3].y});
             const double x1 = std::clamp(min_x, 0.0, double(size)), x2 = std::clamp(max_x, 0.0, double(size));
             const double y1 = std::clamp(min_y, 0.0, double(size)), y2 = std::clamp(max_y, 0.0, double(size));
             const double width = x2 - x1;

@@ -77,6 +77,14 @@ class Studio {
     Augmenter augmenter_;
 };
 
+std::vector<Photo> several(int count, const std::function<Photo(int)>& photo) {
+    std::vector<Photo> photos(static_cast<std::size_t>(count));
+    for (int i = 0; i < count; ++i) {
+        photos[static_cast<std::size_t>(i)] = photo(i);
+    }
+    return photos;
+}
+
 AugmentationOptions enabled(const std::function<void(AugmentationOptions&)>& set = {}) {
     AugmentationOptions options;
     options.enabled = true;
@@ -124,7 +132,7 @@ Found find_colour(const cv::Mat& image, int colour) {
     Found found;
     for (int y = 0; y < image.rows; ++y) {
         for (int x = 0; x < image.cols; ++x) {
-            const auto pixel = image.at<cv::Vec3b>(y, x);
+            const auto& pixel = image.at<cv::Vec3b>(y, x);
             const auto& pure = pure_colours[colour];
             if ((pixel[0] > 127) == (pure[0] > 127) && (pixel[1] > 127) == (pure[1] > 127) &&
                 (pixel[2] > 127) == (pure[2] > 127)) {
@@ -288,7 +296,7 @@ FittedMap fit_map(const cv::Mat& image, int blue) {
     const auto visit = [&](const auto& body) {
         for (int y = 0; y < image.rows; ++y) {
             for (int x = 0; x < image.cols; ++x) {
-                const auto pixel = image.at<cv::Vec3b>(y, x);
+                const auto& pixel = image.at<cv::Vec3b>(y, x);
                 if (pixel[2] == blue) {
                     body(cv::Vec3d(x + 0.5, y + 0.5, 1), cv::Vec2d(pixel[0] + 0.5, pixel[1] + 0.5));
                 }
@@ -352,8 +360,8 @@ TEST(Affine, PixelsAndBoxesFollowOneMapWithinItsRanges) {
                                          to_output(120, 100)};
         ASSERT_LE(made.boxes.size(), 1u);
         for (const TargetBox& b : made.boxes) {
-            const auto [x1, x2] = std::ranges::minmax({corners[0][0], corners[1][0], corners[2][0], corners[3][0]});
-            const auto [y1, y2] = std::ranges::minmax({corners[0][1], corners[1][1], corners[2][1], corners[3][1]});
+            const auto [x1, x2] = std::minmax({corners[0][0], corners[1][0], corners[2][0], corners[3][0]});
+            const auto [y1, y2] = std::minmax({corners[0][1], corners[1][1], corners[2][1], corners[3][1]});
             EXPECT_NEAR(b.x1, std::max(x1, 0.0), 0.3) << "epoch " << epoch;
             EXPECT_NEAR(b.y1, std::max(y1, 0.0), 0.3) << "epoch " << epoch;
             EXPECT_NEAR(b.x2, std::min(x2, double(size)), 0.3) << "epoch " << epoch;
@@ -408,10 +416,7 @@ TEST(Affine, KeepsABoxByTheStatedRule) {
 TEST(Mosaic, TilesMeetAtACentreWithinTheMiddleOfTheCanvas) {
     const int size = 120;
     const double side = size;
-    std::vector<Photo> photos;
-    for (int i = 0; i < 40; ++i) {
-        photos.push_back(with_coordinates(size, 15 + 6 * i));
-    }
+    const std::vector<Photo> photos = several(40, [&](int i) { return with_coordinates(size, 15 + 6 * i); });
     const auto all = [](AugmentationOptions& o) {
         o.mosaic = 1;
         o.degrees = 10;
@@ -468,10 +473,7 @@ TEST(Mosaic, TilesMeetAtACentreWithinTheMiddleOfTheCanvas) {
 
 TEST(Mosaic, WithoutAffineShowsTheMiddleOfTheCanvasExactly) {
     const int size = 64;
-    std::vector<Photo> photos;
-    for (int i = 0; i < 8; ++i) {
-        photos.push_back({noise(size, size, i), {}});
-    }
+    const std::vector<Photo> photos = several(8, [&](int i) { return Photo{noise(size, size, i), {}}; });
     const Studio studio(photos, enabled([](AugmentationOptions& o) { o.mosaic = 1; }), size);
     std::set<int> centres;
     for (std::uint64_t epoch = 0; epoch < 60; ++epoch) {
@@ -758,10 +760,9 @@ TEST(Classification, ErasesARectangleOfTheStatedSize) {
 }
 
 TEST(Augmenter, IsAPureFunctionOfSeedEpochAndId) {
-    std::vector<Photo> photos;
-    for (int i = 0; i < 9; ++i) {
-        photos.push_back({noise(40, 40, i), {box(3, 3, 30, 30, i)}});
-    }
+    const std::vector<Photo> photos = several(9, [&](int i) {
+        return Photo{noise(40, 40, i), {box(3, 3, 30, 30, i)}};
+    });
     const AugmentationOptions options = enabled([](auto& o) {
         o.mosaic = 0.5;
         o.mixup = 0.3;
