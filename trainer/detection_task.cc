@@ -9,6 +9,7 @@
 #include "trainer/batch_tensors.h"
 #include "trainer/evaluation/coco_evaluation.h"
 #include "trainer/evaluation/distributed_evaluation.h"
+#include "trainer/letterbox_boxes.h"
 #include "trainer/losses/detection_loss.h"
 #include "trainer/models/decode.h"
 #include "trainer/models/model_factory.h"
@@ -69,20 +70,6 @@ class DetectionTask final : public Task {
     at::ScalarType type_;
     bool autocast_;
 };
-
-/// From the network's input back to the source image's pixels, cut at its border.
-PictureBox to_source(const Detection& detection, const sharding::Letterbox& letterbox) {
-    const auto x = [&](float value) {
-        return std::clamp((double{value} - letterbox.pad_left) / letterbox.scale, 0.0,
-                          static_cast<double>(letterbox.source_width));
-    };
-    const auto y = [&](float value) {
-        return std::clamp((double{value} - letterbox.pad_top) / letterbox.scale, 0.0,
-                          static_cast<double>(letterbox.source_height));
-    };
-    return {x(detection.box[0]), y(detection.box[1]),     x(detection.box[2]),
-            y(detection.box[3]), double{detection.score}, static_cast<std::int32_t>(detection.class_index)};
-}
 
 /// What the images of one rank hold and what was found in them, in source pixels.
 class Findings {

@@ -623,7 +623,7 @@ void Trainer::State::finish_run() {
                           {"epochs", progress.epoch},
                           {"steps", progress.optimizer_steps}};
     run->write_summary(summary);
-    //REPORT write_report(run_path, last_evaluation.pictures, train.classes());
+    write_report(run_path, last_evaluation.pictures, train.classes());
     const std::string table =
         str(last_evaluation.table, recipe.model, ", ", progress.epoch, " epochs, ", progress.optimizer_steps,
             " steps, ", ranks(), " rank(s): ", fixed(summary["images_per_second"], 1), " images/s, data wait ",
