@@ -1,8 +1,7 @@
 #include "sharding/import_detection.h"
 
 #include <algorithm>
-#include <memory>
-#include <mutex>
+#include <future>
 #include <set>
 
 #include "base/error.h"
@@ -15,27 +14,17 @@
 namespace lockstep::sharding {
 namespace {
 
-/// Decoded by the first thread that wants it; shared by the tiles of one image.
-class LazyImage {
-  public:
-    explicit LazyImage(std::filesystem::path file) : file_(std::move(file)) {}
-    const Image& get() {
-        std::call_once(once_, [&] { image_ = decode_rgb(base::read_bytes(file_), file_.string()); });
-        return image_;
-    }
-
-  private:
-    std::filesystem::path file_;
-    std::once_flag once_;
-    Image image_;
-};
+/// Decoded by the first thread that asks; one that is damaged gives the same error to every thread.
+std::shared_future<Image> decode_when_asked(const std::filesystem::path& file) {
+    return std::async(std::launch::deferred, [file] { return decode_rgb(base::read_bytes(file), file.string()); });
+}
 
 /// A sample to be: a whole image, or a tile of one.
 struct Part {
     std::size_t image;  // in DetectionSource::images
     std::optional<Rectangle> tile;
     std::vector<Box> boxes;
-    std::shared_ptr<LazyImage> pixels;  // tiles only
+    std::shared_future<Image> pixels;  // of the whole image; tiles only
     std::string name;
 };
 
@@ -78,7 +67,7 @@ Stored store(const Part& part, const std::filesystem::path& file, bool skip_bad_
     try {
         if (part.tile) {
             const auto& [x, y, width, height] = *part.tile;
-            return {{width, height}, encode_png(crop(part.pixels->get(), x, y, width, height)), {}};
+            return {{width, height}, encode_png(crop(part.pixels.get(), x, y, width, height)), {}};
         }
         std::vector<std::uint8_t> bytes = base::read_bytes(file);
         const Image decoded = decode_rgb(bytes, file.string());
@@ -115,10 +104,10 @@ std::vector<Part> plan(const DetectionSource& source, const DetectionImportOptio
         }
         const std::string name = image.file.filename().string();
         if (!options.tiles) {
-            parts.push_back({i, std::nullopt, std::move(found.boxes), nullptr, name});
+            parts.push_back({i, std::nullopt, std::move(found.boxes), {}, name});
             return;
         }
-        const auto pixels = std::make_shared<LazyImage>(image.file);
+        const std::shared_future<Image> pixels = decode_when_asked(image.file);
         for (const Rectangle& tile : tiles_of(found.size, *options.tiles)) {
             CutBoxes cut = cut_boxes(found.boxes, tile, options.tiles->min_visible);
             writer.drop_box(drop_reason::cut, cut.dropped);
