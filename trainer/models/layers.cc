@@ -164,27 +164,26 @@ void fill_uniform(at::Tensor& tensor, double bound, base::Random& random) {
 
 void initialise(torch::nn::Module& model, std::uint64_t seed, ConvolutionInitialisation convolutions) {
     std::uint64_t place = 0;
-    for (const auto& module : model.modules()) {
+    model.apply([&](torch::nn::Module& module) {
         base::Random random(seed, base::RandomPurpose::initialisation, /*epoch=*/0, place++);
-        if (auto* convolution = dynamic_cast<Conv2d*>(module.get())) {
+        if (auto* convolution = dynamic_cast<Conv2d*>(&module)) {
             at::Tensor& weight = convolution->weight;
-            const auto fan_in = static_cast<double>(weight[0].numel());
+            const double bound = 1.0 / std::sqrt(static_cast<double>(weight[0].numel()));
             if (convolutions == ConvolutionInitialisation::kaiming_uniform) {
-                fill_uniform(weight, 1.0 / std::sqrt(fan_in), random);
+                fill_uniform(weight, bound, random);
             } else {
-                const auto fan_out = static_cast<double>(weight.numel() / weight.size(1));
-                const double deviation = std::sqrt(2.0 / fan_out);
+                const double deviation = std::sqrt(2.0 / static_cast<double>(weight.numel() / weight.size(1)));
                 fill(weight, [&] { return deviation * random.normal(); });
             }
             if (convolution->bias.defined()) {
-                fill_uniform(convolution->bias, 1.0 / std::sqrt(fan_in), random);
+                fill_uniform(convolution->bias, bound, random);
             }
-        } else if (auto* linear = dynamic_cast<Linear*>(module.get())) {
+        } else if (auto* linear = dynamic_cast<Linear*>(&module)) {
             const double bound = 1.0 / std::sqrt(static_cast<double>(linear->weight.size(1)));
             fill_uniform(linear->weight, bound, random);
             fill_uniform(linear->bias, bound, random);
         }
-    }
+    });
 }
 
 }  // namespace lockstep::trainer

@@ -30,15 +30,14 @@ ModelCost measure(Model& model, std::int64_t image_size) {
     model.forward(at::empty({1, 3, image_size, image_size}, at::device(at::kMeta)));
 
     ModelCost cost;
-    for (const auto& item : model.named_modules()) {
-        const torch::nn::Module* module = item.value().get();
-        const auto* layer = dynamic_cast<const WeightedLayer*>(module);
+    model.apply([&](const std::string& name, const torch::nn::Module& module) {
+        const auto* layer = dynamic_cast<const WeightedLayer*>(&module);
         if (layer != nullptr && !layer->output_shape().empty()) {
-            cost.layers.push_back({item.key(), layer->output_shape(), parameter_count(*layer), flops_of(*layer)});
-        } else if (const auto* attention = dynamic_cast<const Attention*>(module)) {
-            cost.attention.push_back({item.key(), {}, 0, attention->product_flops()});
+            cost.layers.push_back({name, layer->output_shape(), parameter_count(module), flops_of(*layer)});
+        } else if (const auto* attention = dynamic_cast<const Attention*>(&module)) {
+            cost.attention.push_back({name, {}, 0, attention->product_flops()});
         }
-    }
+    });
     return cost;
 }
 

@@ -1,6 +1,7 @@
 #include "trainer/models/model_factory.h"
 
 #include <algorithm>
+#include <array>
 #include <string_view>
 
 #include "base/error.h"
@@ -22,8 +23,8 @@ std::size_t find_name(const ModelSpec& spec, const std::vector<std::string>& nam
     if (found == names.end()) {
         const std::string nearest = base::nearest_word(spec.name, names);
         throw base::UsageError(base::str("no ", kind, " is named \"", spec.name, "\"",
-                                         nearest.empty() ? "" : base::str("; did you mean \"", nearest, "\"?"),
-                                         " Known: ", base::join(names, ", ")));
+                                         nearest.empty() ? "" : base::str(" (did you mean \"", nearest, "\"?)"),
+                                         "; known: ", base::join(names, ", ")));
     }
     return static_cast<std::size_t>(found - names.begin());
 }
