@@ -4,7 +4,7 @@
 
 packages=(
     # tools
-    g++ cmake ninja-build ccache pkg-config clang-format-14 clang-tidy-14 python3-venv ca-certificates unzip patchelf binutils
+    g++ cmake ninja-build ccache pkg-config clang-format-14 clang-tidy-16 python3-venv ca-certificates unzip patchelf binutils
     # launch, and between nodes
     libopenmpi-dev openmpi-bin
     # data
@@ -28,3 +28,4 @@ test_wheels=(numpy==2.4.6 h5py==3.16.0 pycocotools==2.0.11 faster-coco-eval==1.8
 
 # Aerial photos with 951 hand-drawn boxes (MIT); a data set here, not a program.
 trees_wheel=deepforest==2.1.0
+trees_sha256=8c2798d8e9be7f0004b194fe207b76c1d9fff6e711b3db67b9508dcd5d00ae54

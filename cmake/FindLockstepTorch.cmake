@@ -46,5 +46,7 @@ target_link_options(lockstep::torch INTERFACE
   "LINKER:--push-state,--no-as-needed,${_torch}/lib/libtorch_cpu.so,${_torch}/lib/libc10.so,--pop-state")
 target_link_libraries(lockstep::torch INTERFACE ${_torch}/lib/libtorch_cpu.so ${_torch}/lib/libc10.so)  # for the rpath
 
-set(LockstepTorch_LIBRARY_DIR ${_torch}/lib)
-set(LockstepTorch_FOUND TRUE)
+# In the cache, since folders beside this one read them too.
+set(LockstepTorch_ROOT_DIR ${_torch} CACHE INTERNAL "")
+set(LockstepTorch_VERSION ${LockstepTorch_VERSION} CACHE INTERNAL "")
+set(LockstepTorch_FOUND TRUE CACHE INTERNAL "")

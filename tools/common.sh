@@ -1,5 +1,5 @@
 # Shared by `run` and the scripts beside this one; sourced with the checkout as the working directory.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154
 
 say() { printf '[%s] %s\n' "$1" "$2"; }
 

@@ -1,5 +1,5 @@
 # Installs what versions.sh lists and finds out quickly when nothing is to be done.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154
 
 set_up_packages() {
     local installed missing=() package
@@ -34,7 +34,7 @@ set_up_packages() {
 
 # set_up_wheels NAME WHEEL...: a stamp in the environment holds the list that was installed last under that name.
 set_up_wheels() {
-    local name=$1 stamp=.venv/lockstep-$1.stamp
+    local stamp=.venv/lockstep-$1.stamp
     shift
     [ "$(cat "$stamp" 2>/dev/null)" != "$*" ] || return 0
     say set-up "installing into .venv: $*"

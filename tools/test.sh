@@ -1,5 +1,5 @@
 # Builds and tests presets, and says at the end how many tests each ran.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154
 
 # test_presets PRESET...: goes on after a failure, so that one run shows everything that is wrong.
 test_presets() {

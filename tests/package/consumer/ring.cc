@@ -1,0 +1,20 @@
+// The ranks add up their numbers: prints "sum S of N ranks" once.
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <span>
+
+#include "comm/mpi.h"
+
+int main() {
+    return lockstep::comm::run_ranks([] {
+        const auto world = lockstep::comm::make_communicator("world", std::chrono::seconds(20));
+        std::int64_t sum = index_of(world->rank()) + 1;
+        world->all_reduce(lockstep::comm::Buffer::of(std::span(&sum, 1)), lockstep::comm::ReduceOp::sum, "sum");
+        if (index_of(world->rank()) == 0) {
+            std::printf("sum %ld of %d ranks\n", static_cast<long>(sum), world->size());
+        }
+        return 0;
+    });
+}
