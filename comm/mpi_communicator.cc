@@ -107,7 +107,7 @@ class Transfers {
             }
         }
         std::ranges::sort(peers);
-        peers.erase(std::ranges::unique(peers).begin(), peers.end());
+        peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
         return peers;
     }
 
@@ -401,9 +401,10 @@ class MpiCommunicator final : public Communicator {
     }
 
     void reduce_own_chunk(const std::vector<Bytes>& slices, Bytes inbox, std::size_t chunk, DataType type,
-                          ReduceOp op) {
+                          ReduceOp op) const {
         const Bytes own = chunk_of(slices[static_cast<std::size_t>(rank_)], chunk_bytes_, chunk);
         std::vector<const std::byte*> sources;
+        sources.reserve(static_cast<std::size_t>(size_));
         for (int peer = 0; peer < size_; ++peer) {
             sources.push_back(peer == rank_ ? own.data()
                                             : inbox.data() + static_cast<std::size_t>(peer) * chunk_bytes_);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <type_traits>
 
 #include "base/error.h"
@@ -15,7 +16,7 @@ float bf16_to_float(std::uint16_t bits) {
 
 std::uint16_t float_to_bf16(float value) {
     const auto bits = std::bit_cast<std::uint32_t>(value);
-    if (value != value) {
+    if (std::isnan(value)) {
         return static_cast<std::uint16_t>((bits >> 16) |
                                           0x0040);  // quiet, so that dropped payload bits can't leave infinity
     }
@@ -93,12 +94,21 @@ T wrapping_add(T a, T b) {
     }
 }
 
+template <typename T>
+bool is_nan(T value) {
+    if constexpr (std::is_floating_point_v<T>) {
+        return std::isnan(value);
+    } else {
+        return false;
+    }
+}
+
 template <ReduceOp Op, typename T>
 T combine(T a, T b) {
     if constexpr (Op == ReduceOp::min) {
-        return (b < a || b != b) ? b : a;
+        return b < a || is_nan(b) ? b : a;
     } else if constexpr (Op == ReduceOp::max) {
-        return (b > a || b != b) ? b : a;
+        return b > a || is_nan(b) ? b : a;
     } else {
         return wrapping_add(a, b);
     }

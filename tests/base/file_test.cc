@@ -69,7 +69,7 @@ TEST(Read, GivesTheWholeContent) {
     std::ofstream(scratch / "f", std::ios::binary) << content;
     EXPECT_EQ(read_text(scratch / "f"), content);
     EXPECT_EQ(read_bytes(scratch / "f"), (std::vector<std::uint8_t>{'a', 0, 'b', '\r', '\n', 0xff}));
-    std::ofstream(scratch / "empty");
+    std::ofstream(scratch / "empty") << "";
     EXPECT_EQ(read_text(scratch / "empty"), "");
 }
 
@@ -210,7 +210,7 @@ TEST(WriteDirectoryWhole, LeavesNothingOnAnException) {
 TEST(WriteDirectoryWhole, RefusesWhatExists) {
     const ScratchDirectory scratch;
     fs::create_directory(scratch / "empty");
-    std::ofstream(scratch / "file");
+    std::ofstream(scratch / "file") << "";
     fs::create_symlink("nowhere", scratch / "link");
     for (const char* name : {"empty", "file", "link"}) {
         bool called = false;

@@ -76,6 +76,7 @@ TEST(Log, KeepsLinesOfThreadsWhole) {
     constexpr int threads = 4, each = 200;
     const std::string output = stderr_of([] {
         std::vector<std::jthread> writers;
+        writers.reserve(threads);
         for (int thread = 0; thread < threads; ++thread) {
             writers.emplace_back([thread] {
                 for (int i = 0; i < each; ++i) {
@@ -167,8 +168,10 @@ TEST(Progress, TakesUpdatesFromManyThreads) {
     const std::string output = stderr_of([] {
         Progress progress("import", "images", 400);
         {
+            constexpr int threads = 4;
             std::vector<std::jthread> workers;
-            for (int thread = 0; thread < 4; ++thread) {
+            workers.reserve(threads);
+            for (int thread = 0; thread < threads; ++thread) {
                 workers.emplace_back([&progress] {
                     for (int i = 0; i < 100; ++i) {
                         progress.update(400);

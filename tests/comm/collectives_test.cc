@@ -1,11 +1,11 @@
 // Every collective against closed forms, on real ranks. Values encode rank and index; they are small enough to be exact
 // in their type, so that "equal" means equal bits.
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>

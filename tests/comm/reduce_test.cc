@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <bit>
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -97,10 +97,10 @@ INSTANTIATE_TEST_SUITE_P(Formats, SixteenBit,
 
 template <typename T>
 std::vector<T> reduced(const std::vector<std::vector<T>>& values, ReduceOp op) {
-    std::vector<const std::byte*> sources;
-    for (const auto& source : values) {
-        sources.push_back(reinterpret_cast<const std::byte*>(source.data()));
-    }
+    std::vector<const std::byte*> sources(values.size());
+    std::ranges::transform(values, sources.begin(), [](const std::vector<T>& source) {
+        return reinterpret_cast<const std::byte*>(source.data());
+    });
     std::vector<T> result(values[0].size());
     reduce_in_order(sources, reinterpret_cast<std::byte*>(result.data()), result.size(), data_type_of<T>(), op);
     return result;

@@ -20,7 +20,9 @@
 
 // libhdf5 1.10 loses memory of its own when it gives up on a damaged file.
 extern "C" const char* __lsan_default_suppressions();
-extern "C" const char* __lsan_default_suppressions() { return "leak:libhdf5"; }
+extern "C" const char* __lsan_default_suppressions() {
+    return "leak:libhdf5";
+}
 
 namespace lockstep::sharding {
 namespace {

@@ -190,9 +190,12 @@ Assignment TaskAlignedAssigner::with_tensor_operations(const at::Tensor& probabi
                               .unsqueeze(2)
                               .expand({images, box_count, anchor_count});
     const auto probability = probabilities.transpose(1, 2).gather(1, of_class);
-    const auto overlap = complete_iou(boxes.unsqueeze(1), corners).clamp_min(0) * is_candidate;
+    const auto iou = complete_iou(boxes.unsqueeze(1), corners);
+    // Comparisons that turn a diverged network's NaN into 0, as in the loops.
+    const auto overlap = at::where(is_candidate.logical_and(iou > 0), iou, 0.0);
     const auto square = overlap.square();
-    const auto metric = probability.sqrt() * (square * square * square) * is_candidate;
+    const auto aligned = probability.sqrt() * (square * square * square);
+    const auto metric = at::where(aligned > 0, aligned, 0.0);
 
     // topk() breaks ties in any way, argmax takes the first of equals.
     auto claimed = at::zeros_like(is_candidate);
