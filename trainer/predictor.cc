@@ -111,8 +111,8 @@ struct Predictor::State {
         const DecodedMaps decoded =
             decode_maps(network->forward(image_tensor(micro, at::kFloat)).one_to_one, Yolov10::strides);
         std::vector<PictureBox> found;
-        for (const Detection& detection :
-             select_detections(decoded, options.min_score, options.max_detections).front()) {
+        const auto selected = select_detections(decoded, options.min_score, options.max_detections);
+        for (const Detection& detection : selected.front()) {
             found.push_back(to_source(detection, micro.letterboxes.front()));
         }
         return found;
