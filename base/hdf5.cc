@@ -1,9 +1,5 @@
 #include "base/hdf5.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <system_error>
 #include <type_traits>
@@ -70,20 +66,6 @@ void set_file_locking(const Hdf5Handle& access, bool locking) {
 #else
 void set_file_locking(const Hdf5Handle&, bool) {}
 #endif
-
-/// libhdf5 never lets go of a file that it can't finish writing, and so of the disk space. Let it write the rest to
-/// memory.
-void redirect_to_memory(hid_t file) {
-    void* descriptor = nullptr;
-    if (H5Fget_vfd_handle(file, H5P_DEFAULT, &descriptor) < 0) {
-        return;
-    }
-    const int memory = memfd_create("unfinished HDF5 file", MFD_CLOEXEC);
-    if (memory >= 0) {
-        dup3(memory, *static_cast<const int*>(descriptor), O_CLOEXEC);
-        ::close(memory);
-    }
-}
 
 Hdf5Handle dataset_access() {
     Hdf5Handle list = property_list(H5P_DATASET_ACCESS);
@@ -198,17 +180,6 @@ hid_t Hdf5File::checked(hid_t result, std::string_view action, const std::string
 hid_t Hdf5File::file() const {
     LOCKSTEP_CHECK(file_.get() >= 0, path_.string(), " is used after close()");
     return file_.get();
-}
-
-Hdf5File::~Hdf5File() {
-    const bool writing = file_.get() >= 0 && !size_;
-    if (!writing) {
-        return;
-    }
-    const LibraryGuard library;
-    if (H5Fflush(file_.get(), H5F_SCOPE_GLOBAL) < 0) {
-        redirect_to_memory(file_.get());
-    }
 }
 
 std::uint64_t Hdf5File::file_bytes() const {

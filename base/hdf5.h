@@ -63,14 +63,10 @@ class Hdf5File {
     static Hdf5File open_read_only(
         const std::filesystem::path& path);                     ///< no file locking (shared and read-only mounts)
     static Hdf5File create(const std::filesystem::path& path);  ///< refuses an existing file
-    /// A file that was created is complete only after close(): where the disk is full, this gives it up.
-    ~Hdf5File();
-    Hdf5File(Hdf5File&&) noexcept = default;
-    Hdf5File& operator=(Hdf5File&&) noexcept = default;
     const std::filesystem::path& path() const { return path_; }
 
-    /// Flushes and closes; an error (disk full) is thrown here, where a destructor could only swallow it.
-    /// Nothing may be called afterwards.
+    /// Flushes and closes; an error (disk full) is thrown here, where a destructor could only swallow it: a
+    /// file that was created is complete only after close(). Nothing may be called afterwards.
     void close();
 
     bool has(const std::string& name) const;
