@@ -280,7 +280,7 @@ Bytes cmyk_jpeg(const std::array<std::uint8_t, 4>& inverted_inks) {
         jpeg_write_scanlines(&info, &pointer, 1);
     }
     jpeg_finish_compress(&info);
-    const Bytes bytes(buffer, buffer + size);
+    Bytes bytes(buffer, buffer + size);
     jpeg_destroy_compress(&info);
     std::free(buffer);
     return bytes;
@@ -303,11 +303,12 @@ TEST(Image, EveryTruncationIsAnError) {
         {"a.tiff", tiff(image, 1)},
         {"a.webp", opencv_encoded(".webp", as_bgr(image), {cv::IMWRITE_WEBP_QUALITY, 90})},
     };
-    for (const auto& [name, whole] : files) {
-        ASSERT_NO_THROW(decode_rgb(whole, name));
+    for (const auto& file : files) {
+        const Bytes& whole = file.second;
+        ASSERT_NO_THROW(decode_rgb(whole, file.first));
         for (std::size_t keep = 0; keep < whole.size(); keep += whole.size() / 40 + 1) {
-            const std::string message = error_of([&] { decode_rgb(std::span(whole).first(keep), name); });
-            EXPECT_TRUE(contains(message, name)) << keep << " of " << whole.size() << " bytes";
+            const std::string message = error_of([&] { decode_rgb(std::span(whole).first(keep), file.first); });
+            EXPECT_TRUE(contains(message, file.first)) << keep << " of " << whole.size() << " bytes";
         }
     }
 }
