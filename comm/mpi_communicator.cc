@@ -183,8 +183,11 @@ class MpiCommunicator final : public Communicator {
     }
 
     ~MpiCommunicator() override {
-        // After a failure the peers may be anywhere, and freeing is collective; the job is about to end.
-        if (!in_operation_ && std::uncaught_exceptions() == 0 && mpi_is_running()) {
+        if (in_operation_) {
+            // After a failure the peers may be anywhere: freeing the communicator is collective, and a late message may
+            // still land in the scratch memory. Both stay until the process ends, which is soon.
+            static_cast<void>(scratch_.release());
+        } else if (std::uncaught_exceptions() == 0 && mpi_is_running()) {
             MPI_Comm_free(&comm_);
         }
     }
@@ -510,12 +513,13 @@ class MpiCommunicator final : public Communicator {
         return std::ranges::max(parts, {}, &Bytes::size).size();
     }
 
-    /// Grows and stays, so that a late message after a failure still finds its memory.
+    /// Kept from one operation to the next; its content is not.
     Bytes scratch_of(std::size_t bytes) {
-        if (scratch_.size() < bytes) {
-            scratch_.resize(bytes);
+        if (scratch_bytes_ < bytes) {
+            scratch_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+            scratch_bytes_ = bytes;
         }
-        return Bytes(scratch_).first(bytes);
+        return {scratch_.get(), bytes};
     }
 
     std::string purpose_;
@@ -525,7 +529,8 @@ class MpiCommunicator final : public Communicator {
     std::size_t chunk_bytes_ = 0;
     MPI_Comm comm_ = MPI_COMM_NULL;
     std::vector<std::string> hosts_;
-    std::vector<std::byte> scratch_;
+    std::unique_ptr<std::byte[]> scratch_;
+    std::size_t scratch_bytes_ = 0;
 
     // The operation under way, or the last one.
     bool in_operation_ = false;
