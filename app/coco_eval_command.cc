@@ -52,6 +52,7 @@ nlohmann::ordered_json as_json(const coco::Result& result, const coco::GroundTru
 void run(CocoEvalArguments arguments) {
     std::ranges::copy(arguments.max_detections, arguments.options.max_detections.begin());
     arguments.options.fix_zero_ids = arguments.fix_ids;
+    coco::require_valid(arguments.options);
     if (std::ranges::find(arguments.max_detections, 100) == arguments.max_detections.end()) {
         base::log_warning("--max-dets without 100: as in pycocotools, the first line is for 100 and therefore -1");
     }

@@ -372,23 +372,24 @@ void require_no_repetition(const std::vector<std::int64_t>& sorted_values, std::
     }
 }
 
-void require_limits(const std::array<std::int32_t, M>& limits) {
-    if (limits.front() < 1 || std::ranges::adjacent_find(limits, std::greater_equal{}) != limits.end()) {
-        throw Error(str("detection limits ", limits[0], ", ", limits[1], ", ", limits[2],
-                        " are not three different positive numbers in ascending order"));
-    }
-}
-
 void add(std::vector<std::int64_t>& sums, const std::vector<std::int64_t>& values) {
     std::ranges::transform(sums, values, sums.begin(), std::plus{});
 }
 
 }  // namespace
 
+void require_valid(const Options& options) {
+    const auto& limits = options.max_detections;
+    if (limits.front() < 1 || std::ranges::adjacent_find(limits, std::greater_equal{}) != limits.end()) {
+        throw base::UsageError(str("the detection limits ", limits[0], ", ", limits[1], ", ", limits[2],
+                                   " must be three numbers that rise from at least 1"));
+    }
+}
+
 EvaluationShard match_images(std::span<const std::int64_t> image_ids, std::span<const std::int64_t> categories,
                              std::span<const GroundTruthBox> boxes, std::span<const Detection> detections,
                              const Options& options) {
-    require_limits(options.max_detections);
+    require_valid(options);
     EvaluationShard shard{
         .max_detections = options.max_detections, .categories = sorted(categories), .image_ids = sorted(image_ids)};
     require_no_repetition(shard.categories, "category");

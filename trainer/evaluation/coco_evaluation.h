@@ -55,6 +55,9 @@ struct Options {
     unsigned threads = 0;
 };
 
+/// Throws base::UsageError where the limits don't rise from at least 1.
+void require_valid(const Options& options);
+
 /// A detection after matching. Bit a * iou_threshold_count + t of the masks stands for area range a and IoU threshold
 /// t.
 struct MatchedDetection {
