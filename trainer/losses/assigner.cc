@@ -6,7 +6,6 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/minimum.h>
-#include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
@@ -184,18 +183,17 @@ Assignment TaskAlignedAssigner::with_tensor_operations(const at::Tensor& probabi
     const auto corners = targets.boxes.unsqueeze(2);
     const auto inside =
         at::minimum(centres - corners.narrow(-1, 0, 2), corners.narrow(-1, 2, 2) - centres).amin(-1) > box_border;
-    const auto is_candidate = inside.logical_and(targets.real.unsqueeze(2));
+    const auto is_candidate = inside & targets.real.unsqueeze(2);
 
-    const auto of_class = targets.classes.masked_fill(targets.real.logical_not(), 0)
-                              .unsqueeze(2)
-                              .expand({images, box_count, anchor_count});
+    const auto of_class =
+        targets.classes.masked_fill(~targets.real, 0).unsqueeze(2).expand({images, box_count, anchor_count});
     const auto probability = probabilities.transpose(1, 2).gather(1, of_class);
     const auto iou = complete_iou(boxes.unsqueeze(1), corners);
     // Comparisons that turn a diverged network's NaN into 0, as in the loops.
-    const auto overlap = at::where(is_candidate.logical_and(iou > 0), iou, 0.0);
+    const auto overlap = iou.masked_fill(~(is_candidate & (iou > 0)), 0);
     const auto square = overlap.square();
     const auto aligned = probability.sqrt() * (square * square * square);
-    const auto metric = at::where(aligned > 0, aligned, 0.0);
+    const auto metric = aligned.masked_fill(~(aligned > 0), 0);
 
     // topk() breaks ties in any way, argmax takes the first of equals.
     auto claimed = at::zeros_like(is_candidate);
@@ -205,12 +203,12 @@ Assignment TaskAlignedAssigner::with_tensor_operations(const at::Tensor& probabi
         claimed.scatter_(-1, best, true);
         remaining.scatter_(-1, best, -1);
     }
-    claimed = claimed.logical_and(is_candidate);
+    claimed = claimed & is_candidate;
 
     const auto rows = at::arange(box_count, targets.classes.options()).view({1, box_count, 1});
     const auto is_nearest = rows == overlap.argmax(1, /*keepdim=*/true);
     const auto is_disputed = claimed.sum(1, /*keepdim=*/true) > 1;
-    const auto won = at::where(is_disputed, is_nearest, claimed);
+    const auto won = (claimed & ~is_disputed) | (is_nearest & is_disputed);
 
     const auto won_metric = metric * won;
     const auto greatest_metric = won_metric.amax(-1, /*keepdim=*/true);

@@ -27,7 +27,7 @@ HeadSums head_loss_with_tensor_operations(const HeadPredictions& predictions, co
 
     // -t*x + softplus(x) is the cross-entropy of logit x against target t; t is not 0 for one class of an anchor at
     // most.
-    const auto classes = targets.classes.masked_fill(targets.real.logical_not(), 0).gather(1, assignment.box);
+    const auto classes = targets.classes.masked_fill(~targets.real, 0).gather(1, assignment.box);
     const auto logit_of_class = predictions.classes.gather(-1, classes.unsqueeze(-1)).squeeze(-1);
     const auto classification =
         at::softplus(predictions.classes, 1, softplus_threshold).sum() - (weight * logit_of_class).sum();
