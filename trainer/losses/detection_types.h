@@ -17,7 +17,7 @@ struct DetectorOutput {
 struct DetectionTargets {
     at::Tensor boxes;    ///< B x M x 4, xyxy pixels of the network's input, floating
     at::Tensor classes;  ///< B x M, int64
-    at::Tensor real;     ///< B x M, bool: false marks padding
+    at::Tensor real;     ///< B x M, bool: false marks padding; its boxes may be anything finite, its classes anything
 };
 
 }  // namespace lockstep::trainer

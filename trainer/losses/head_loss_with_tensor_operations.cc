@@ -11,6 +11,7 @@
 #include "trainer/losses/head_loss.h"
 
 namespace lockstep::trainer {
+
 at::Tensor decode_boxes(const at::Tensor& distances, const AnchorPoints& anchors) {
     const auto bins = at::arange(distance_bins, distances.options());
     const auto expected = (at::softmax(distances.unflatten(-1, {4, distance_bins}), -1) * bins).sum(-1);
@@ -25,8 +26,8 @@ HeadSums head_loss_with_tensor_operations(const HeadPredictions& predictions, co
     const auto boxes = targets.boxes.gather(1, of_corners) / anchors.strides;
     const auto box = (weight * (1 - complete_iou(decode_boxes(predictions.distances, anchors), boxes))).sum();
 
-    // -t*x + softplus(x) is the cross-entropy of logit x against target t; t is not 0 for one class of an anchor at
-    // most.
+    // The cross-entropy of logit x against target t is softplus(x) - t*x; t is 0 but for one class of the anchors with
+    // a box.
     const auto classes = targets.classes.masked_fill(~targets.real, 0).gather(1, assignment.box);
     const auto logit_of_class = predictions.classes.gather(-1, classes.unsqueeze(-1)).squeeze(-1);
     const auto classification =
