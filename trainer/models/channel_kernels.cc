@@ -82,35 +82,87 @@ struct Block {
     }
 };
 
-/// Within 2 units in the last place; ends are kept finite, and NaN stays NaN.
-LOCKSTEP_INLINE Vector<float> exponential(Vector<float> x) {
-    x = x < -87.0F ? Vector<float>{} - 87.0F : x;
-    x = x > 87.0F ? Vector<float>{} + 87.0F : x;
-    // x = n ln 2 + r. Adding 1.5 * 2^23 rounds to the integer n and leaves it in the low bits, from where it is added
-    // to the exponent of e^r, which is its series: the term left out is below 1e-8 for |r| <= ln 2 / 2.
-    constexpr float shift = 12582912.0F;
-    const Vector<float> shifted = x * 1.44269504F + shift;
-    const Vector<float> n = shifted - shift;
-    const Vector<float> r =
-        (x - n * 0.693359375F) + n * 2.12194440e-4F;  // ln 2 in two parts, the first short enough to be exact
-    Vector<float> series = r * (1.0F / 5040) + 1.0F / 720;
-    series = series * r + 1.0F / 120;
-    series = series * r + 1.0F / 24;
-    series = series * r + 1.0F / 6;
-    series = series * r + 0.5F;
-    series = series * r + 1.0F;
-    series = series * r + 1.0F;
-    return std::bit_cast<Vector<float>>(std::bit_cast<Bits>(series) + (std::bit_cast<Bits>(shifted) << 23));
-}
-
-LOCKSTEP_INLINE Vector<double> exponential(Vector<double> x) {
-    for (std::size_t lane = 0; lane < lanes<double>; ++lane) {
-        x[lane] = std::exp(x[lane]);
+template <typename Element, typename Visit>
+LOCKSTEP_INLINE void for_each_block(std::int64_t channels, const Visit& visit) {
+    std::int64_t channel = 0;
+    for (; channel + 2 * lanes<Element> <= channels; channel += 2 * lanes<Element>) {
+        visit(Block<2, false>{channel, 2 * lanes<Element>});
     }
-    return x;
+    for (; channel + lanes<Element> <= channels; channel += lanes<Element>) {
+        visit(Block<1, false>{channel, lanes<Element>});
+    }
+    if (channel < channels) {
+        visit(Block<1, true>{channel, channels - channel});
+    }
 }
 
-enum class Kind { statistics, affine, sums, backward };
+/// 1 / (1 + e^-z), within 4 units in the last place for |z| <= 16; NaN stays NaN.
+LOCKSTEP_INLINE Vector<float> sigmoid(Vector<float> z) {
+    z = z < -87.0F ? Vector<float>{} - 87.0F : z;
+    z = z > 87.0F ? Vector<float>{} + 87.0F : z;
+    // e^-z = 2^n 2^f with -z / ln 2 = n + f. Adding 1.5 * 2^23 rounds to the integer n and leaves it in the low bits,
+    // from where it is added to the exponent of 2^f = e^(f ln 2), a series: the term left out is below 1.3e-7 for |f|
+    // <= 1/2.
+    constexpr float per_e = -1.44269504F;
+    constexpr float shift = 12582912.0F;
+    const Vector<float> shifted = z * per_e + shift;
+    const Vector<float> f = z * per_e - (shifted - shift);
+    Vector<float> power = f * 1.54035304e-4F + 1.33335581e-3F;
+    power = power * f + 9.61812911e-3F;
+    power = power * f + 5.55041087e-2F;
+    power = power * f + 2.40226507e-1F;
+    power = power * f + 6.93147181e-1F;
+    power = power * f + 1.0F;
+    const auto exponential =
+        std::bit_cast<Vector<float>>(std::bit_cast<Bits>(power) + (std::bit_cast<Bits>(shifted) << 23));
+    // The reciprocal from a guess by the exponent (12 % off at most), bettered twice to the third power of its error:
+    // half the time of a division.
+    const Vector<float> sum = exponential + 1.0F;
+    auto reciprocal = std::bit_cast<Vector<float>>(0x7ef311c7 - std::bit_cast<Bits>(sum));
+    for (int i = 0; i < 2; ++i) {
+        const Vector<float> error = 1.0F - sum * reciprocal;
+        reciprocal += reciprocal * (error + error * error);
+    }
+    return reciprocal;
+}
+
+LOCKSTEP_INLINE Vector<double> sigmoid(Vector<double> z) {
+    for (std::size_t lane = 0; lane < lanes<double>; ++lane) {
+        z[lane] = 1.0 / (1.0 + std::exp(-z[lane]));
+    }
+    return z;
+}
+
+template <typename Compute>
+LOCKSTEP_INLINE Vector<Compute> activate(Vector<Compute> z, Activation activation) {
+    switch (activation) {
+        case Activation::none:
+            return z;
+        case Activation::relu:
+            return z < Compute{0} ? Vector<Compute>{} : z;  // NaN stays
+        case Activation::silu:
+            return z * sigmoid(z);
+    }
+    __builtin_unreachable();
+}
+
+template <typename Compute>
+LOCKSTEP_INLINE Vector<Compute> activation_slope(Vector<Compute> z, Activation activation) {
+    const Vector<Compute> ones = Vector<Compute>{} + Compute{1};
+    switch (activation) {
+        case Activation::none:
+            return ones;
+        case Activation::relu:
+            return z <= Compute{0} ? Vector<Compute>{} : ones;
+        case Activation::silu: {
+            const Vector<Compute> probability = sigmoid(z);
+            return probability * (ones + z * (ones - probability));
+        }
+    }
+    __builtin_unreachable();
+}
+
+enum class Kind { statistics, affine, activation_backward, affine_backward };
 
 /// What one of the loops reads and writes; each kind uses a part of it.
 template <typename Element>
@@ -126,11 +178,14 @@ struct Pass {
     ChannelRows<Element> out{};
 };
 
-/// Rows [begin, end). Kinds that sum add two numbers per channel to `sums`, first all of the first sort.
-template <typename Element, Kind kind>
-LOCKSTEP_INLINE void run_rows(const Pass<Element>& pass, std::int64_t begin, std::int64_t end, double* sums) {
+constexpr bool sums(Kind kind) {
+    return kind == Kind::statistics || kind == Kind::activation_backward;
+}
+
+/// Rows [begin, end). Kinds that sum add two numbers per channel to `totals`, first all of the first sort.
+template <typename Element, Kind kind, Activation activation>
+LOCKSTEP_INLINE void run_rows(const Pass<Element>& pass, std::int64_t begin, std::int64_t end, double* totals) {
     using Compute = ComputeType<Element>;
-    constexpr bool is_sum = kind == Kind::statistics || kind == Kind::sums;
     const auto run_block = [&](const auto& block) __attribute__((always_inline)) {
         constexpr int vectors = std::remove_cvref_t<decltype(block)>::vectors;
         Vector<Compute> mean[vectors], scale[vectors], bias[vectors], mean_d[vectors], slope[vectors];
@@ -144,80 +199,121 @@ LOCKSTEP_INLINE void run_rows(const Pass<Element>& pass, std::int64_t begin, std
                 scale[v] = block.load(pass.affine.scale, v);
                 bias[v] = block.load(pass.affine.bias, v);
             }
-            if constexpr (kind == Kind::backward) {
+            if constexpr (kind == Kind::affine_backward) {
                 mean_d[v] = block.load(pass.mean_d, v);
                 slope[v] = block.load(pass.slope, v);
             }
         }
         for (std::int64_t row = begin; row < end; ++row) {
+#pragma GCC unroll 2
             for (int v = 0; v < vectors; ++v) {
                 const Vector<Compute> centred = block.load(pass.x.data + row * pass.x.stride, v) - mean[v];
+                Element* out = pass.out.data + row * pass.out.stride;
                 if constexpr (kind == Kind::statistics) {
                     first[v] += centred;
                     second[v] += centred * centred;
                 } else if constexpr (kind == Kind::affine) {
-                    const Vector<Compute> z = scale[v] * centred + bias[v];
-                    const Vector<Compute> y = pass.affine.silu ? z / (Compute{1} + exponential(-z)) : z;
-                    block.store(pass.out.data + row * pass.out.stride, v, y);
+                    block.store(out, v, activate<Compute>(scale[v] * centred + bias[v], activation));
+                } else if constexpr (kind == Kind::activation_backward) {
+                    const Vector<Compute> d = block.load(pass.grad_y.data + row * pass.grad_y.stride, v) *
+                                              activation_slope<Compute>(scale[v] * centred + bias[v], activation);
+                    first[v] += d;
+                    second[v] += d * centred;
+                    block.store(out, v, d);
                 } else {
-                    Vector<Compute> d = block.load(pass.grad_y.data + row * pass.grad_y.stride, v);
-                    if (pass.affine.silu) {
-                        const Vector<Compute> z = scale[v] * centred + bias[v];
-                        const Vector<Compute> sigmoid = Compute{1} / (Compute{1} + exponential(-z));
-                        d *= sigmoid * (Compute{1} + z * (Compute{1} - sigmoid));
-                    }
-                    if constexpr (kind == Kind::sums) {
-                        first[v] += d;
-                        second[v] += d * centred;
-                    } else {
-                        block.store(pass.out.data + row * pass.out.stride, v,
-                                    scale[v] * (d - mean_d[v] - centred * slope[v]));
-                    }
+                    block.store(out, v, scale[v] * (block.load(out, v) - mean_d[v] - centred * slope[v]));
                 }
             }
         }
-        if constexpr (is_sum) {
+        if constexpr (sums(kind)) {
             for (int v = 0; v < vectors; ++v) {
-                block.add_to(sums, v, first[v]);
-                block.add_to(sums + pass.x.channels, v, second[v]);
+                block.add_to(totals, v, first[v]);
+                block.add_to(totals + pass.x.channels, v, second[v]);
             }
         }
     };
-    std::int64_t channel = 0;
-    for (; channel + 4 * lanes<Element> <= pass.x.channels; channel += 4 * lanes<Element>) {
-        run_block(Block<4, false>{channel, 4 * lanes<Element>});
-    }
-    for (; channel + lanes<Element> <= pass.x.channels; channel += lanes<Element>) {
-        run_block(Block<1, false>{channel, lanes<Element>});
-    }
-    if (channel < pass.x.channels) {
-        run_block(Block<1, true>{channel, pass.x.channels - channel});
+    for_each_block<Element>(pass.x.channels, run_block);
+}
+
+template <typename Element, Kind kind>
+LOCKSTEP_INLINE void run_activation(const Pass<Element>& pass, std::int64_t begin, std::int64_t end, double* totals) {
+    switch (pass.affine.activation) {
+        case Activation::none:
+            return run_rows<Element, kind, Activation::none>(pass, begin, end, totals);
+        case Activation::relu:
+            return run_rows<Element, kind, Activation::relu>(pass, begin, end, totals);
+        case Activation::silu:
+            return run_rows<Element, kind, Activation::silu>(pass, begin, end, totals);
     }
 }
 
 template <typename Element>
-LOCKSTEP_INLINE void run_kind(const Pass<Element>& pass, std::int64_t begin, std::int64_t end, double* sums) {
+LOCKSTEP_INLINE void run_kind(const Pass<Element>& pass, std::int64_t begin, std::int64_t end, double* totals) {
     switch (pass.kind) {
         case Kind::statistics:
-            return run_rows<Element, Kind::statistics>(pass, begin, end, sums);
+            return run_rows<Element, Kind::statistics, Activation::none>(pass, begin, end, totals);
         case Kind::affine:
-            return run_rows<Element, Kind::affine>(pass, begin, end, sums);
-        case Kind::sums:
-            return run_rows<Element, Kind::sums>(pass, begin, end, sums);
-        case Kind::backward:
-            return run_rows<Element, Kind::backward>(pass, begin, end, sums);
+            return run_activation<Element, Kind::affine>(pass, begin, end, totals);
+        case Kind::activation_backward:
+            return run_activation<Element, Kind::activation_backward>(pass, begin, end, totals);
+        case Kind::affine_backward:
+            return run_rows<Element, Kind::affine_backward, Activation::none>(pass, begin, end, totals);
     }
 }
 
+constexpr std::int64_t window = 7;
+
+/// The seven places of one row of the window.
+template <typename Element>
+LOCKSTEP_INLINE void depthwise_row(const ChannelsLastMap<Element>& padded, const ChannelsLastMap<Element>& grad_y,
+                                   std::int64_t window_row, ComputeType<Element>* gradient) {
+    using Compute = ComputeType<Element>;
+    const auto run_block = [&](const auto& block) __attribute__((always_inline)) {
+        constexpr int vectors = std::remove_cvref_t<decltype(block)>::vectors;
+        for (int v = 0; v < vectors; ++v) {
+            Vector<Compute> sums[window] = {};
+            for (std::int64_t row = 0; row < grad_y.batch * grad_y.height; ++row) {
+                const std::int64_t padded_row = row / grad_y.height * padded.height + row % grad_y.height + window_row;
+                const Element* d_row = grad_y.data + row * grad_y.width * grad_y.channels;
+                const Element* x_row = padded.data + padded_row * padded.width * padded.channels;
+                for (std::int64_t column = 0; column < grad_y.width; ++column) {
+                    const Vector<Compute> d = block.load(d_row + column * grad_y.channels, v);
+#pragma GCC unroll 7
+                    for (std::int64_t place = 0; place < window; ++place) {
+                        sums[place] += d * block.load(x_row + (column + place) * padded.channels, v);
+                    }
+                }
+            }
+            for (std::int64_t place = 0; place < window; ++place) {
+                block.store(gradient + place * grad_y.channels, v, sums[place]);
+            }
+        }
+    };
+    for_each_block<Element>(grad_y.channels, run_block);
+}
+
 // Templates can't have versions for several CPUs.
-LOCKSTEP_FOR_EACH_CPU void run(const Pass<float>& pass, std::int64_t begin, std::int64_t end, double* sums) {
-    run_kind(pass, begin, end, sums);
+LOCKSTEP_FOR_EACH_CPU void run(const Pass<float>& pass, std::int64_t begin, std::int64_t end, double* totals) {
+    run_kind(pass, begin, end, totals);
 }
-LOCKSTEP_FOR_EACH_CPU void run(const Pass<double>& pass, std::int64_t begin, std::int64_t end, double* sums) {
-    run_kind(pass, begin, end, sums);
+LOCKSTEP_FOR_EACH_CPU void run_depthwise(const ChannelsLastMap<float>& padded, const ChannelsLastMap<float>& grad_y,
+                                         std::int64_t window_row, float* gradient) {
+    depthwise_row(padded, grad_y, window_row, gradient);
 }
-LOCKSTEP_FOR_EACH_CPU void run(const Pass<c10::BFloat16>& pass, std::int64_t begin, std::int64_t end, double* sums) {
-    run_kind(pass, begin, end, sums);
+LOCKSTEP_FOR_EACH_CPU void run(const Pass<double>& pass, std::int64_t begin, std::int64_t end, double* totals) {
+    run_kind(pass, begin, end, totals);
+}
+LOCKSTEP_FOR_EACH_CPU void run_depthwise(const ChannelsLastMap<double>& padded, const ChannelsLastMap<double>& grad_y,
+                                         std::int64_t window_row, double* gradient) {
+    depthwise_row(padded, grad_y, window_row, gradient);
+}
+LOCKSTEP_FOR_EACH_CPU void run(const Pass<c10::BFloat16>& pass, std::int64_t begin, std::int64_t end, double* totals) {
+    run_kind(pass, begin, end, totals);
+}
+LOCKSTEP_FOR_EACH_CPU void run_depthwise(const ChannelsLastMap<c10::BFloat16>& padded,
+                                         const ChannelsLastMap<c10::BFloat16>& grad_y, std::int64_t window_row,
+                                         float* gradient) {
+    depthwise_row(padded, grad_y, window_row, gradient);
 }
 
 /// Calls for [0, count) from ATen's threads. at::parallel_for itself is only parallel where it is compiled with OpenMP,
@@ -231,7 +327,7 @@ void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& c
     }
     at::Tensor places = at::empty({count}, at::kByte);
     const auto* base = reinterpret_cast<const char*>(places.const_data_ptr());
-    auto iterator = at::TensorIteratorConfig().add_output(places).build();
+    at::TensorIterator iterator = at::TensorIterator::nullary_op(places);
     iterator.for_each(
         [&](char** data, const std::int64_t* strides, std::int64_t size0, std::int64_t size1) {
             for (std::int64_t j = 0; j < size1; ++j) {
@@ -251,18 +347,17 @@ std::vector<double> run_all(const Pass<Element>& pass) {
         16384;  // 64 KiB: stays in the cache while the blocks of channels pass over it
     const std::int64_t rows_per_chunk = std::clamp<std::int64_t>(chunk_elements / pass.x.channels, 16, 512);
     const std::int64_t chunks = (pass.x.rows + rows_per_chunk - 1) / rows_per_chunk;
-    const bool is_sum = pass.kind == Kind::statistics || pass.kind == Kind::sums;
-    const std::int64_t width = is_sum ? 2 * pass.x.channels : 0;
+    const std::int64_t width = sums(pass.kind) ? 2 * pass.x.channels : 0;
     std::vector<double> of_chunks(static_cast<std::size_t>(width * chunks));
     parallel_for(chunks, [&](std::int64_t chunk) {
         const std::int64_t begin = chunk * rows_per_chunk;
         run(pass, begin, std::min(begin + rows_per_chunk, pass.x.rows), of_chunks.data() + chunk * width);
     });
-    std::vector<double> sums(static_cast<std::size_t>(width));
+    std::vector<double> totals(static_cast<std::size_t>(width));
     for (std::size_t i = 0; i < of_chunks.size(); ++i) {
-        sums[i % sums.size()] += of_chunks[i];
+        totals[i % totals.size()] += of_chunks[i];
     }
-    return sums;
+    return totals;
 }
 
 }  // namespace
@@ -285,39 +380,43 @@ void affine_activation(const ChannelRows<const Element>& x, const ChannelAffine<
 }
 
 template <typename Element>
-void affine_activation_sums(const ChannelRows<const Element>& x, const ChannelAffine<ComputeType<Element>>& affine,
-                            const ChannelRows<const Element>& grad_y, std::span<double> sum,
-                            std::span<double> centred_sum) {
-    const std::vector<double> sums =
-        run_all(Pass<Element>{.kind = Kind::sums, .x = x, .affine = affine, .grad_y = grad_y});
-    std::copy_n(sums.begin(), sum.size(), sum.begin());
-    std::copy_n(sums.begin() + static_cast<std::ptrdiff_t>(sum.size()), sum.size(), centred_sum.begin());
+void activation_backward(const ChannelRows<const Element>& x, const ChannelAffine<ComputeType<Element>>& affine,
+                         const ChannelRows<const Element>& grad_y, const ChannelRows<Element>& d, std::span<double> sum,
+                         std::span<double> centred_sum) {
+    const std::vector<double> totals =
+        run_all(Pass<Element>{.kind = Kind::activation_backward, .x = x, .affine = affine, .grad_y = grad_y, .out = d});
+    std::copy_n(totals.begin(), sum.size(), sum.begin());
+    std::copy_n(totals.begin() + static_cast<std::ptrdiff_t>(sum.size()), sum.size(), centred_sum.begin());
 }
 
 template <typename Element>
-void affine_activation_backward(const ChannelRows<const Element>& x, const ChannelAffine<ComputeType<Element>>& affine,
-                                const ChannelRows<const Element>& grad_y, const ComputeType<Element>* mean_d,
-                                const ComputeType<Element>* slope, const ChannelRows<Element>& grad_x) {
-    run_all(Pass<Element>{.kind = Kind::backward,
-                          .x = x,
-                          .affine = affine,
-                          .grad_y = grad_y,
-                          .mean_d = mean_d,
-                          .slope = slope,
-                          .out = grad_x});
+void affine_backward(const ChannelRows<const Element>& x, const ChannelAffine<ComputeType<Element>>& affine,
+                     const ComputeType<Element>* mean_d, const ComputeType<Element>* slope,
+                     const ChannelRows<Element>& d) {
+    run_all(Pass<Element>{
+        .kind = Kind::affine_backward, .x = x, .affine = affine, .mean_d = mean_d, .slope = slope, .out = d});
 }
 
-#define LOCKSTEP_INSTANTIATE(Element)                                                                              \
-    template void channel_statistics(const ChannelRows<const Element>&, std::span<double>, std::span<double>);     \
-    template void affine_activation(const ChannelRows<const Element>&, const ChannelAffine<ComputeType<Element>>&, \
-                                    const ChannelRows<Element>&);                                                  \
-    template void affine_activation_sums(const ChannelRows<const Element>&,                                        \
-                                         const ChannelAffine<ComputeType<Element>>&,                               \
-                                         const ChannelRows<const Element>&, std::span<double>, std::span<double>); \
-    template void affine_activation_backward(const ChannelRows<const Element>&,                                    \
-                                             const ChannelAffine<ComputeType<Element>>&,                           \
-                                             const ChannelRows<const Element>&, const ComputeType<Element>*,       \
-                                             const ComputeType<Element>*, const ChannelRows<Element>&);
+template <typename Element>
+void depthwise7x7_weight_gradient(const ChannelsLastMap<Element>& padded, const ChannelsLastMap<Element>& grad_y,
+                                  std::span<ComputeType<Element>> gradient) {
+    parallel_for(window, [&](std::int64_t row) {
+        run_depthwise(padded, grad_y, row, gradient.data() + row * window * grad_y.channels);
+    });
+}
+
+#define LOCKSTEP_INSTANTIATE(Element)                                                                                \
+    template void channel_statistics(const ChannelRows<const Element>&, std::span<double>, std::span<double>);       \
+    template void affine_activation(const ChannelRows<const Element>&, const ChannelAffine<ComputeType<Element>>&,   \
+                                    const ChannelRows<Element>&);                                                    \
+    template void activation_backward(const ChannelRows<const Element>&, const ChannelAffine<ComputeType<Element>>&, \
+                                      const ChannelRows<const Element>&, const ChannelRows<Element>&,                \
+                                      std::span<double>, std::span<double>);                                         \
+    template void affine_backward(const ChannelRows<const Element>&, const ChannelAffine<ComputeType<Element>>&,     \
+                                  const ComputeType<Element>*, const ComputeType<Element>*,                          \
+                                  const ChannelRows<Element>&);                                                      \
+    template void depthwise7x7_weight_gradient(const ChannelsLastMap<Element>&, const ChannelsLastMap<Element>&,     \
+                                               std::span<ComputeType<Element>>);
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)
 LOCKSTEP_INSTANTIATE(c10::BFloat16)

@@ -24,13 +24,15 @@ struct ChannelRows {
 template <typename Element>
 using ComputeType = std::conditional_t<std::is_same_v<Element, double>, double, float>;
 
+enum class Activation { none, relu, silu };
+
 /// A batch norm's pass as y = activation(scale * (x - mean) + bias), one number a channel each.
 template <typename Compute>
 struct ChannelAffine {
     const Compute* mean;
     const Compute* scale;  ///< weight / sqrt(variance + epsilon)
     const Compute* bias;
-    bool silu;  ///< else no activation
+    Activation activation;
 };
 
 /// Per channel the mean and the biased variance over the rows, of which there is at least one.
@@ -41,16 +43,30 @@ template <typename Element>
 void affine_activation(const ChannelRows<const Element>& x, const ChannelAffine<ComputeType<Element>>& affine,
                        const ChannelRows<Element>& y);
 
-/// With d the gradient before the activation: per channel the sums of d and of d * (x - mean).
+/// Writes d, the gradient before the activation; per channel the sums of d and of d * (x - mean).
 template <typename Element>
-void affine_activation_sums(const ChannelRows<const Element>& x, const ChannelAffine<ComputeType<Element>>& affine,
-                            const ChannelRows<const Element>& grad_y, std::span<double> sum,
-                            std::span<double> centred_sum);
+void activation_backward(const ChannelRows<const Element>& x, const ChannelAffine<ComputeType<Element>>& affine,
+                         const ChannelRows<const Element>& grad_y, const ChannelRows<Element>& d, std::span<double> sum,
+                         std::span<double> centred_sum);
 
-/// grad_x = scale * (d - mean_d - (x - mean) * slope), per channel.
+/// d becomes scale * (d - mean_d - (x - mean) * slope), per channel: the gradient of x.
 template <typename Element>
-void affine_activation_backward(const ChannelRows<const Element>& x, const ChannelAffine<ComputeType<Element>>& affine,
-                                const ChannelRows<const Element>& grad_y, const ComputeType<Element>* mean_d,
-                                const ComputeType<Element>* slope, const ChannelRows<Element>& grad_x);
+void affine_backward(const ChannelRows<const Element>& x, const ChannelAffine<ComputeType<Element>>& affine,
+                     const ComputeType<Element>* mean_d, const ComputeType<Element>* slope,
+                     const ChannelRows<Element>& d);
+
+/// A B x C x H x W map in channels_last, dense.
+template <typename Element>
+struct ChannelsLastMap {
+    const Element* data;
+    std::int64_t batch, height, width, channels;
+};
+
+/// The weight gradient of a depthwise 7x7 convolution of stride 1: for each of the 49 places in the window, row by row,
+/// and each channel the sum over all cells of grad_y times the cell of x at that place. `padded`: x with 3 zeros on
+/// each side.
+template <typename Element>
+void depthwise7x7_weight_gradient(const ChannelsLastMap<Element>& padded, const ChannelsLastMap<Element>& grad_y,
+                                  std::span<ComputeType<Element>> gradient);
 
 }  // namespace lockstep::trainer

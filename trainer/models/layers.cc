@@ -7,6 +7,8 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "trainer/models/depthwise7x7.h"
+#include "trainer/models/fused_batch_norm.h"
 
 namespace lockstep::trainer {
 
@@ -54,6 +56,14 @@ at::Tensor Conv2d::forward(const at::Tensor& x) {
         const std::int64_t width = (x.size(3) + 2 * padding - kernel) / stride + 1;
         return remember_shape(at::empty({x.size(0), weight.size(0), height, width}, x.options()));
     }
+    if (kernel == 1 && stride == 1 && groups == 1 && x.is_cpu()) {
+        // As a matrix product over the cells, which in channels_last are rows already; on one thread LibTorch's
+        // convolution would take a slower way.
+        return remember_shape(at::linear(x.permute({0, 2, 3, 1}), weight.flatten(1), bias).permute({0, 3, 1, 2}));
+    }
+    if (can_use_depthwise7x7(x, weight) && stride == 1 && groups == x.size(1) && !bias.defined()) {
+        return remember_shape(depthwise7x7(x, weight));
+    }
     return remember_shape(at::conv2d(x, weight, bias, stride, padding, /*dilation=*/1, groups));
 }
 
@@ -85,17 +95,25 @@ BatchNorm2d::BatchNorm2d(std::int64_t channels, BatchNormOptions options) : opti
     num_batches_tracked = register_buffer("num_batches_tracked", at::zeros({}, at::kLong));
 }
 
-at::Tensor BatchNorm2d::forward(const at::Tensor& x) {
+at::Tensor BatchNorm2d::forward(const at::Tensor& x, Activation activation) {
     if (x.is_meta()) {
         return remember_shape(x);
     }
-    const bool batch_statistics = is_training() && mode_ == BatchNormMode::local;
+    // A rank may have no images in a data set's last batch: nothing to learn statistics from.
+    const bool batch_statistics = is_training() && mode_ == BatchNormMode::local && x.numel() > 0;
     if (batch_statistics) {
         num_batches_tracked.add_(1);
     }
-    return remember_shape(at::batch_norm(x, weight, bias, running_mean, running_var, batch_statistics,
-                                         options_.momentum, options_.epsilon,
-                                         /*cudnn_enabled=*/true));
+    if (can_fuse_batch_norm(x, weight)) {
+        return remember_shape(fused_batch_norm(x, weight, bias,
+                                               batch_statistics
+                                                   ? batch_moments(x, running_mean, running_var, options_.momentum)
+                                                   : Moments{running_mean, running_var},
+                                               options_.epsilon, batch_statistics, activation));
+    }
+    return remember_shape(activate(at::batch_norm(x, weight, bias, running_mean, running_var, batch_statistics,
+                                                  options_.momentum, options_.epsilon, /*cudnn_enabled=*/true),
+                                   activation));
 }
 
 std::pair<at::Tensor, at::Tensor> BatchNorm2d::scale_and_shift() const {
@@ -121,10 +139,7 @@ ConvBN::ConvBN(std::int64_t in_channels, std::int64_t out_channels, ConvolutionO
 
 at::Tensor ConvBN::forward(const at::Tensor& x) {
     at::Tensor y = conv_->forward(x);
-    if (bn_) {
-        y = bn_->forward(y);
-    }
-    return activation_ == Activation::silu ? apply_silu(std::move(y)) : y;
+    return bn_ ? bn_->forward(y, activation_) : activate(std::move(y), activation_);
 }
 
 void ConvBN::fuse() {
@@ -138,9 +153,17 @@ void ConvBN::fuse() {
     bn_ = nullptr;
 }
 
-at::Tensor apply_silu(at::Tensor x) {
-    // With a graph the in-place form would first copy its input for the backward pass.
-    return at::GradMode::is_enabled() && x.requires_grad() ? at::silu(x) : at::silu_(x);
+at::Tensor activate(at::Tensor x, Activation activation) {
+    switch (activation) {
+        case Activation::none:
+            return x;
+        case Activation::relu:
+            return x.relu_();
+        case Activation::silu:
+            // With a graph the in-place form would first copy its input for the backward pass.
+            return at::GradMode::is_enabled() && x.requires_grad() ? at::silu(x) : at::silu_(x);
+    }
+    LOCKSTEP_CHECK(false);
 }
 
 namespace {

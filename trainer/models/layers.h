@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/models/channel_kernels.h"
+
 namespace lockstep::trainer {
 
 /// A module from one tensor to one tensor. Feature maps are B x C x H x W and stay channels_last throughout.
@@ -105,7 +107,8 @@ struct BatchNormOptions {
 class BatchNorm2d : public WeightedLayer {
   public:
     BatchNorm2d(std::int64_t channels, BatchNormOptions options);
-    at::Tensor forward(const at::Tensor& x) override;
+    at::Tensor forward(const at::Tensor& x) override { return forward(x, Activation::none); }
+    at::Tensor forward(const at::Tensor& x, Activation activation);
     void set_mode(BatchNormMode mode) { mode_ = mode; }
 
     /// Evaluation as y = scale * x + shift, per channel.
@@ -125,8 +128,6 @@ class BatchNorm2d : public WeightedLayer {
 /// Applies to every batch norm in the tree.
 void set_batch_norm_mode(torch::nn::Module& model, BatchNormMode mode);
 
-enum class Activation { none, silu };
-
 /// Convolution without bias, batch norm, activation: `conv`, `bn`.
 class ConvBN : public Layer {
   public:
@@ -144,8 +145,8 @@ class ConvBN : public Layer {
     Activation activation_;
 };
 
-/// SiLU; in place where no graph is recorded.
-at::Tensor apply_silu(at::Tensor x);
+/// In place where no graph is recorded.
+at::Tensor activate(at::Tensor x, Activation activation);
 
 /// How convolution weights are drawn; biases and Linear follow PyTorch's default in both.
 enum class ConvolutionInitialisation {

@@ -43,7 +43,8 @@ class ResidualBlock : public Layer {
     at::Tensor forward(const at::Tensor& x) override {
         at::Tensor y = x;
         for (std::size_t i = 0; i < convolutions_.size(); ++i) {
-            y = batch_norms_[i]->forward(convolutions_[i]->forward(i == 0 ? y : y.relu_()));
+            const bool is_last = i + 1 == convolutions_.size();
+            y = batch_norms_[i]->forward(convolutions_[i]->forward(y), is_last ? Activation::none : Activation::relu);
         }
         return y.add_(downsample_ ? downsample_->forward(x) : x).relu_();
     }
@@ -101,7 +102,7 @@ void ResNet::initialise(std::uint64_t seed) {
 
 at::Tensor ResNet::forward(const at::Tensor& images) {
     at::Tensor x = conv1_->forward(images.contiguous(at::MemoryFormat::ChannelsLast));
-    x = bn1_->forward(x).relu_();
+    x = bn1_->forward(x, Activation::relu);
     if (!small_images_) {
         x = at::max_pool2d(x, /*kernel_size=*/3, /*stride=*/2, /*padding=*/1);
     }

@@ -50,7 +50,7 @@ RepVggDepthwise::RepVggDepthwise(std::int64_t channels) {
 }
 
 at::Tensor RepVggDepthwise::forward(const at::Tensor& x) {
-    return apply_silu(conv1_ ? conv_->forward(x) + conv1_->forward(x) : conv_->forward(x));
+    return activate(conv1_ ? conv_->forward(x) + conv1_->forward(x) : conv_->forward(x), Activation::silu);
 }
 
 void RepVggDepthwise::fuse() {

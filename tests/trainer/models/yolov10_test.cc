@@ -310,6 +310,22 @@ TEST(Yolov10, TheOneToOneLossTrainsOnlyItsOwnBranches) {
     }
 }
 
+TEST(Yolov10, NoImagesGiveNoMapsAndNoGradient) {
+    Yolov10 model(n, 3);
+    model.initialise(1);
+    const DetectorOutput output = model.forward(at::zeros({0, 3, 64, 64}));
+    EXPECT_EQ(output.one_to_many[1].sizes().vec(), (std::vector<std::int64_t>{0, 67, 4, 4}));
+    (total(output.one_to_many) + total(output.one_to_one)).backward();
+    for (const auto& parameter : model.named_parameters()) {
+        if (parameter.value().requires_grad()) {
+            ASSERT_TRUE(parameter.value().grad().defined()) << parameter.key();
+            EXPECT_EQ(parameter.value().grad().abs().max().item<double>(), 0.0) << parameter.key();
+        }
+    }
+    EXPECT_EQ(model.named_buffers()["model.9.cv1.bn.num_batches_tracked"].item<std::int64_t>(), 0);
+    EXPECT_EQ(model.named_buffers()["model.9.cv1.bn.running_mean"].abs().max().item<double>(), 0.0);
+}
+
 TEST(Yolov10, FrozenBatchNormsKeepTheirStatisticsAndTrainTheirWeights) {
     Yolov10 model(n, 3);
     model.initialise(1);
