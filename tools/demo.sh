@@ -22,7 +22,7 @@ fetch_trees() {
 # import_trees PHOTO NAME: cuts a photo into overlapping tiles of 256 pixels.
 import_trees() {
     if [ -e "data/trees/$2/index.h5" ]; then return; fi
-    build/release/lockstep import voc "data/trees/photos/$1.xml" --out "data/trees/$2" --tile 256 --overlap 128
+    build/release/lockstep import voc "data/trees/photos/$1.xml" --out "data/trees/$2" --tile 256 --overlap 128 --zero-based --drop-empty-tiles
 }
 
 demo() {
