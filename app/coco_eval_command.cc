@@ -12,6 +12,7 @@
 #include "app/commands.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/resources.h"
 #include "base/text.h"
 #include "trainer/evaluation/coco_evaluation.h"
 #include "trainer/evaluation/coco_json.h"
@@ -32,8 +33,8 @@ struct CocoEvalArguments {
     coco::Options options;
 };
 
-nlohmann::ordered_json as_json(const coco::Result& result, const coco::GroundTruth& truth,
-                               std::size_t detection_count) {
+nlohmann::ordered_json as_json(const coco::Result& result, const coco::GroundTruth& truth, std::size_t detection_count,
+                               double evaluation_seconds) {
     nlohmann::ordered_json per_class = nlohmann::ordered_json::array();
     for (std::size_t k = 0; k < result.categories.size(); ++k) {
         per_class.push_back({{"id", result.categories[k]},
@@ -46,6 +47,7 @@ nlohmann::ordered_json as_json(const coco::Result& result, const coco::GroundTru
             {"images", truth.image_ids.size()},
             {"boxes", truth.boxes.size()},
             {"detections", detection_count},
+            {"evaluation_seconds", evaluation_seconds},
             {"per_class", per_class}};
 }
 
@@ -64,6 +66,7 @@ void run(CocoEvalArguments arguments) {
     }
     const std::vector<coco::Detection> detections = detections_read.get();
 
+    const double start = base::monotonic_seconds();
     const coco::EvaluationShard shard = [&] {
         try {
             return coco::match_images(truth.image_ids, truth.categories, truth.boxes, detections, arguments.options);
@@ -79,8 +82,9 @@ void run(CocoEvalArguments arguments) {
                 "pycocotools"));
     }
     const coco::Result result = coco::accumulate(shard, arguments.options.threads);
+    const double seconds = base::monotonic_seconds() - start;
     if (arguments.json) {
-        std::cout << as_json(result, truth, detections.size()).dump() << '\n';
+        std::cout << as_json(result, truth, detections.size(), seconds).dump() << '\n';
     } else {
         std::cout << coco::summary_text(result);
     }

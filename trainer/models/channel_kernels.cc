@@ -29,12 +29,12 @@ namespace {
 template <typename Compute>
 struct VectorOf {
     static constexpr std::int64_t lanes = 64 / sizeof(Compute);
-    typedef Compute Type __attribute__((vector_size(64)));
+    using Type __attribute__((vector_size(64))) = Compute;
 };
 template <typename Compute>
 using Vector = typename VectorOf<Compute>::Type;
-typedef std::uint32_t Bits __attribute__((vector_size(64)));
-typedef std::uint16_t HalfBits __attribute__((vector_size(32)));
+using Bits __attribute__((vector_size(64))) = std::uint32_t;
+using HalfBits __attribute__((vector_size(32))) = std::uint16_t;
 
 template <typename Element>
 constexpr std::int64_t lanes = VectorOf<ComputeType<Element>>::lanes;
