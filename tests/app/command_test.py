@@ -1,0 +1,190 @@
+"""command_test.py LOCKSTEP MPIRUN_SCRIPT: the command as a person or a script meets it, from import to prediction."""
+
+import json
+import os
+import pathlib
+import random
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import zlib
+
+LOCKSTEP, MPIRUN = sys.argv[1], sys.argv[2]
+SIDE = 64
+
+
+def png(width, height, pixels):
+    """8-bit RGB, written by hand, so that nothing of ours makes its own input."""
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = b"".join(b"\0" + bytes(pixels[3 * width * y : 3 * width * (y + 1)]) for y in range(height))
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def write_scene(folder, name, seed):
+    """Gray noise with one or two bright squares, and its Pascal VOC file."""
+    draw = random.Random(seed)
+    pixels = bytearray(draw.randrange(60) for _ in range(3 * SIDE * SIDE))
+    objects = ""
+    for _ in range(1 + seed % 2):
+        size = draw.randrange(16, 32)
+        x, y = draw.randrange(SIDE - size), draw.randrange(SIDE - size)
+        for row in range(y, y + size):
+            for column in range(x, x + size):
+                pixels[3 * (row * SIDE + column)] = 250
+        objects += (f"<object><name>square</name><bndbox><xmin>{x + 1}</xmin><ymin>{y + 1}</ymin>"
+                    f"<xmax>{x + size}</xmax><ymax>{y + size}</ymax></bndbox></object>")
+    (folder / f"{name}.png").write_bytes(png(SIDE, SIDE, pixels))
+    (folder / f"{name}.xml").write_text(f"<annotation><filename>{name}.png</filename>{objects}</annotation>")
+
+
+def run(*arguments, ranks=0, timeout=120, **more):
+    command = [MPIRUN, str(ranks), str(timeout)] if ranks else []
+    return subprocess.run([*command, LOCKSTEP, *map(str, arguments)], capture_output=True, text=True, timeout=timeout + 30, **more)
+
+
+class Command(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory()
+        cls.folder = pathlib.Path(cls.temporary.name)
+        cls.photos = cls.folder / "photos"
+        cls.photos.mkdir()
+        for i in range(13):
+            write_scene(cls.photos, f"scene-{i:02}", i)
+        cls.data = cls.folder / "data"
+        cls.imported = run("import", "voc", cls.photos, "--out", cls.data, "--json")
+        cls.recipe = cls.folder / "squares.toml"
+        cls.recipe.write_text(
+            f'model = "yolov10n"\nimage_size = 64\nbatch = 4\nepochs = 3\n[data]\ntrain = "{cls.data}"\nvalidation = "{cls.data}"\n'
+            "[schedule]\nwarmup_epochs = 1\n[augmentation]\nclosing_epochs = 1\n")
+        cls.trained = cls.folder / "trained"
+        cls.training = run("train", cls.recipe, "--out", cls.trained, ranks=2)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.temporary.cleanup()
+
+    def expect_refused(self, result, code, *fragments):
+        self.assertEqual(code, result.returncode, result.stderr[-2000:])
+        for fragment in fragments:
+            self.assertIn(fragment, result.stderr)
+
+    def test_import_inspect_verify(self):
+        self.assertEqual(0, self.imported.returncode, self.imported.stderr)
+        self.assertEqual(13, json.loads(self.imported.stdout)["images"])
+        facts = json.loads(run("inspect", self.data, "--json").stdout)
+        for key in ("images", "boxes", "classes", "shards", "bytes", "dropped_images", "dropped_boxes"):
+            self.assertIn(key, facts)
+        self.assertEqual((13, 19, ["square"]), (facts["images"], facts["boxes"], facts["classes"]))
+        self.assertEqual(0, run("verify", self.data).returncode)
+
+    def test_training_leaves_the_run_directory(self):
+        self.assertEqual(0, self.training.returncode, self.training.stderr[-3000:])
+        summary = json.loads((self.trained / "summary.json").read_text())
+        for key in ("model", "ranks", "images_per_second", "seconds_per_epoch", "peak_pss_mib", "data_wait_fraction", "metrics", "epochs", "steps"):
+            self.assertIn(key, summary)
+        self.assertEqual((2, 3, 12), (summary["ranks"], summary["epochs"], summary["steps"]))
+        self.assertIn("AP50", summary["metrics"])
+        lines = [json.loads(line) for line in (self.trained / "metrics.jsonl").read_text().splitlines()]
+        self.assertEqual((12, 3), tuple(sum(line["kind"] == kind for line in lines) for kind in ("step", "epoch")))
+        for name in ("recipe.resolved.toml", "environment.json", "weights.safetensors", "report.html"):
+            self.assertTrue((self.trained / name).is_file(), name)
+        self.assertIn("settings", self.training.stderr)
+        self.assertIn("learning rate", self.training.stderr)
+        self.assertIn("Average Precision", self.training.stdout)
+
+    def test_report_stands_alone(self):
+        page = (self.trained / "report.html").read_text()
+        self.assertIn("AP50", page)
+        self.assertIn("data:image/jpeg;base64,", page)
+        for outside in ("http:", "https:", "<script", "<link", "@import"):
+            self.assertNotIn(outside, page)
+
+    def test_eval_is_the_same_for_any_number_of_ranks(self):
+        scores = [json.loads(run("eval", self.trained, "--data", self.data, "--json", ranks=ranks).stdout)["metrics"] for ranks in (0, 2, 3, 4)]
+        for other in scores[1:]:
+            self.assertEqual(scores[0], other)
+
+    def test_predict(self):
+        out = self.folder / "found"
+        result = run("predict", self.trained, self.photos, "--json", "--min-score", "0", "--out", out)
+        self.assertEqual(0, result.returncode, result.stderr)
+        images = json.loads(result.stdout)["images"]
+        self.assertEqual(13, len(images))
+        self.assertEqual((SIDE, SIDE), (images[0]["width"], images[0]["height"]))
+        self.assertEqual({"box", "score", "class"}, set(images[0]["detections"][0]))
+        self.assertEqual(4, len(images[0]["detections"][0]["box"]))
+        self.assertEqual(13, len(list(out.glob("*.png"))))
+
+    def test_export_and_model(self):
+        weights = self.folder / "exported.safetensors"
+        self.assertEqual(0, run("export", self.trained, "--out", weights).returncode)
+        raw = weights.read_bytes()
+        header = json.loads(raw[8 : 8 + struct.unpack("<Q", raw[:8])[0]])
+        self.assertIn("model.23.one2one_cv3.2.2.bias", header)
+        facts = json.loads(run("model", "yolov10n", "--json").stdout)
+        self.assertEqual(2775520, facts["parameters"])
+
+    def test_usage_errors_exit_2_and_say_what_to_do(self):
+        self.expect_refused(run("train"), 2, "recipe")
+        self.expect_refused(run("trian"), 2)
+        self.expect_refused(run("train", self.recipe, "--set", "bacth=8"), 2, "batch")
+        self.expect_refused(run("train", self.recipe, "--set", "batch=0"), 2, "batch")
+        self.expect_refused(run("train", self.recipe, "--out", self.trained), 2, "--resume")
+        self.expect_refused(run("train", self.recipe, "--resume", self.trained, "--set", "optimizer.learning_rate=1"), 2, "recipe.resolved.toml")
+        self.expect_refused(run("predict", self.trained, self.photos, "--tile", "big"), 2, "--tile")
+
+    def test_failures_exit_1_and_name_the_file(self):
+        broken = self.folder / "broken.png"
+        broken.write_bytes(b"no image")
+        self.expect_refused(run("predict", self.trained, broken), 1, "broken.png")
+        self.expect_refused(run("predict", self.folder / "nowhere", broken), 1, "nowhere")
+        self.expect_refused(run("inspect", self.folder / "nowhere"), 1, "nowhere")
+        self.expect_refused(run("train", self.recipe, "--out", self.folder / "none", "--set", f"data.train={self.folder}/nowhere"), 1, "nowhere")
+        self.assertFalse((self.folder / "none" / "metrics.jsonl").exists(), "nothing half-written")
+
+    def test_more_ranks_than_images_of_a_step(self):
+        result = run("train", self.recipe, "--out", self.folder / "thin", "--set", "batch=2", ranks=3)
+        self.expect_refused(result, 2, "ranks")
+
+    def test_signal_saves_and_exits_75_and_resumes_at_another_number_of_ranks(self):
+        out = self.folder / "stopped"
+        command = [MPIRUN, "2", "200", LOCKSTEP, "train", self.recipe, "--out", out, "--set", "epochs=200"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 120
+        metrics = out / "metrics.jsonl"
+        while not (metrics.exists() and metrics.stat().st_size > 0) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        ranks = self.ranks_of(process.pid)
+        self.assertEqual(2, len(ranks))
+        for pid in ranks:
+            os.kill(pid, signal.SIGUSR1)
+        _, errors = process.communicate(timeout=120)
+        self.assertEqual(75, process.returncode, errors[-2000:])
+        done = json.loads(metrics.read_text().splitlines()[-1])["step"]
+        result = run("train", self.recipe, "--resume", out, "--set", "epochs=200", "--set", f"max_steps={done + 6}", ranks=3)
+        self.assertEqual(0, result.returncode, result.stderr[-2000:])
+        self.assertIn("resumed", result.stderr)
+        steps = [json.loads(line) for line in metrics.read_text().splitlines()]
+        self.assertEqual(list(range(1, done + 7)), [line["step"] for line in steps if line["kind"] == "step"])
+
+    @staticmethod
+    def ranks_of(launcher):
+        found, todo = [], [launcher]
+        while todo:
+            for child in map(int, pathlib.Path(f"/proc/{todo[0]}/task/{todo.pop(0)}/children").read_text().split()):
+                todo.append(child)
+                if pathlib.Path(f"/proc/{child}/comm").read_text().startswith("lockstep"):
+                    found.append(child)
+        return found
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
