@@ -35,6 +35,13 @@ std::string process_name();
 bool under_launcher();
 
 namespace detail {
+/// A path as it is below the root of the sources, so that messages show no directory of the machine that compiled.
+constexpr std::string_view below_root(std::string_view file) {
+    constexpr std::string_view own_path = __FILE__;
+    constexpr std::string_view root = own_path.substr(0, own_path.size() - std::string_view("base/error.h").size());
+    return file.starts_with(root) ? file.substr(root.size()) : file;
+}
+
 [[noreturn]] void check_failed(std::string_view condition, std::string_view operands, std::string_view file, int line);
 }  // namespace detail
 
@@ -42,12 +49,12 @@ namespace detail {
 
 /// Our own mistakes only; never for what a user, a file or a peer can cause. Always on, also in release builds.
 /// Further arguments are joined into the message: LOCKSTEP_CHECK(offset <= size, "bucket ", name).
-#define LOCKSTEP_CHECK(condition, ...)                                                                       \
-    do {                                                                                                     \
-        if (!(condition)) [[unlikely]] {                                                                     \
-            ::lockstep::base::detail::check_failed(#condition, ::lockstep::base::str(__VA_ARGS__), __FILE__, \
-                                                   __LINE__);                                                \
-        }                                                                                                    \
+#define LOCKSTEP_CHECK(condition, ...)                                                                        \
+    do {                                                                                                      \
+        if (!(condition)) [[unlikely]] {                                                                      \
+            ::lockstep::base::detail::check_failed(#condition, ::lockstep::base::str(__VA_ARGS__),            \
+                                                   ::lockstep::base::detail::below_root(__FILE__), __LINE__); \
+        }                                                                                                     \
     } while (false)
 
 #define LOCKSTEP_CHECK_OP(a, op, b, ...)                                                 \
@@ -59,7 +66,7 @@ namespace detail {
                 #a " " #op " " #b,                                                       \
                 ::lockstep::base::str(lockstep_check_a, " against ",                     \
                                       lockstep_check_b __VA_OPT__(, " ", ) __VA_ARGS__), \
-                __FILE__, __LINE__);                                                     \
+                ::lockstep::base::detail::below_root(__FILE__), __LINE__);               \
         }                                                                                \
     } while (false)
 

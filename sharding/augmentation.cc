@@ -367,6 +367,7 @@ void check(const AugmentationOptions& options, Task task) {
     require_between("hsv_hue", options.hsv_hue, 0, 1);
     require_between("hsv_saturation", options.hsv_saturation, 0, 1);
     require_between("hsv_value", options.hsv_value, 0, 1);
+    require_between("contrast", options.contrast, 0, 1);
     require_between("flip_horizontal", options.flip_horizontal, 0, 1);
     require_between("flip_vertical", options.flip_vertical, 0, 1);
     require_between("quarter_turns", options.quarter_turns, 0, 1);
@@ -423,6 +424,28 @@ void scale_hsv(std::span<std::uint8_t> pixels, std::uint32_t width, double hue, 
         cv::cvtColor(rgb, hsv, cv::COLOR_RGB2HSV);
         cv::LUT(hsv, table, hsv);
         cv::cvtColor(hsv, rgb, cv::COLOR_HSV2RGB);
+    }
+}
+
+void scale_contrast(std::span<std::uint8_t> pixels, double gain) {
+    if (pixels.empty()) {
+        return;
+    }
+    std::array<std::uint64_t, channels> sums{};
+    for (std::size_t i = 0; i < pixels.size(); i += channels) {
+        for (std::size_t c = 0; c < channels; ++c) {
+            sums[c] += pixels[i + c];
+        }
+    }
+    const auto count = static_cast<double>(pixels.size() / channels);
+    const auto sum = [&](std::size_t c) { return static_cast<double>(sums[c]); };
+    const double mean = std::round((0.299 * sum(0) + 0.587 * sum(1) + 0.114 * sum(2)) / count);
+    std::array<std::uint8_t, 256> table;
+    for (std::size_t i = 0; i < table.size(); ++i) {
+        table[i] = cv::saturate_cast<std::uint8_t>(mean + (static_cast<double>(i) - mean) * gain);
+    }
+    for (std::uint8_t& value : pixels) {
+        value = table[value];
     }
 }
 
@@ -493,6 +516,9 @@ Placement Augmenter::make(std::uint64_t epoch, std::uint64_t id, const Fetch& fe
         const double saturation = 1 + random.uniform(-options_.hsv_saturation, options_.hsv_saturation);
         const double value = 1 + random.uniform(-options_.hsv_value, options_.hsv_value);
         scale_hsv(pixels, image_size_, hue, saturation, value);
+    }
+    if (options_.contrast != 0) {
+        scale_contrast(pixels, 1 + random.uniform(-options_.contrast, options_.contrast));
     }
     if (random.coin(options_.erase)) {
         draw_erasure(pixels, image_size_, random);

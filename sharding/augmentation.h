@@ -37,10 +37,11 @@ struct AugmentationOptions {
     double scale = 0;      ///< gain: uniform in 1 +- scale
     double shear = 0;      ///< degrees, +-
     double hsv_hue = 0, hsv_saturation = 0, hsv_value = 0;  ///< gains: each channel times 1 +- gain
-    double flip_horizontal = 0, flip_vertical = 0;          ///< probabilities
-    double quarter_turns = 0;        ///< probability of a turn by 90, 180 or 270 degrees (aerial photos)
-    std::uint32_t crop_padding = 0;  ///< classification: pad by this many pixels and crop at random
-    double erase = 0;                ///< classification: probability of erasing a random rectangle
+    double contrast = 0;  ///< gain: each pixel's difference from the image's mean gray times 1 +- gain (haze, glare)
+    double flip_horizontal = 0, flip_vertical = 0;  ///< probabilities
+    double quarter_turns = 0;                       ///< probability of a turn by 90, 180 or 270 degrees (aerial photos)
+    std::uint32_t crop_padding = 0;                 ///< classification: pad by this many pixels and crop at random
+    double erase = 0;                               ///< classification: probability of erasing a random rectangle
 };
 
 /// A sample decoded and resized so that it only needs placing. Detection: the long side is the image size and the
@@ -92,5 +93,9 @@ class Augmenter {
 /// Multiplies hue (0..180, modulo), saturation and value (clipped to 0..255) in OpenCV's 8-bit HSV. `pixels`: RGB rows
 /// of `width` pixels, changed in place.
 void scale_hsv(std::span<std::uint8_t> pixels, std::uint32_t width, double hue, double saturation, double value);
+
+/// Multiplies each value's difference from the image's mean gray (ITU-R BT.601), clipped to 0..255: "contrast" of
+/// torchvision and Pillow, whose mean is rounded to a whole number too. `pixels`: RGB, changed in place.
+void scale_contrast(std::span<std::uint8_t> pixels, double gain);
 
 }  // namespace lockstep::sharding

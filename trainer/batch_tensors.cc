@@ -30,8 +30,9 @@ DetectionTargets detection_targets(const sharding::MicroBatch& micro, std::int64
     for (const auto& box : micro.boxes) {
         const std::int64_t slot = used[box.image]++;
         if (slot >= max_boxes) {
-            throw base::Error(base::str("sample ", micro.sample_ids[box.image], ": more than max_boxes = ", max_boxes,
-                                        " boxes after augmentation; raise max_boxes in the recipe"));
+            throw base::Error(base::str(
+                "sample ", micro.sample_ids[box.image], ": more than max_boxes = ", max_boxes,
+                " boxes after augmentation; go on with --resume RUN --set max_boxes=0, which makes room for all"));
         }
         const std::int64_t at = static_cast<std::int64_t>(box.image) * max_boxes + slot;
         corner[4 * at + 0] = box.x1;

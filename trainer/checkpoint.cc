@@ -57,10 +57,9 @@ void write_tensors(const fs::path& path, const std::map<std::string, at::Tensor>
     auto file = base::Hdf5File::create(path);
     for (const auto& [name, tensor] : tensors) {
         const at::Tensor plain = tensor.contiguous();
-        std::vector<std::uint64_t> shape(plain.sizes().begin(), plain.sizes().end());
-        if (shape.empty()) {
-            shape = {1};
-        }
+        // A scalar is stored as one element: HDF5 files of ours have no data sets without dimensions.
+        std::vector<std::uint64_t> shape(static_cast<std::size_t>(std::max<std::int64_t>(1, plain.dim())), 1);
+        std::copy(plain.sizes().begin(), plain.sizes().end(), shape.begin());
         switch (plain.scalar_type()) {
             case at::kFloat:
                 write_tensor<float>(file, name, plain, std::move(shape));
@@ -141,6 +140,7 @@ fs::path save_checkpoint(const fs::path& run, const CheckpointContent& content, 
                                    {"epoch", content.progress.epoch},
                                    {"step_in_epoch", content.progress.step_in_epoch},
                                    {"optimizer_steps", content.progress.optimizer_steps},
+                                   {"epoch_loss", content.progress.epoch_loss},
                                    {"training_hash", content.training_hash},
                                    {"data_hash", content.data_hash},
                                    {"ledger_count", content.ledger_count},
@@ -165,7 +165,8 @@ CheckpointContent load_checkpoint(const fs::path& checkpoint) {
     try {
         content.model = manifest.at("model");
         content.classes = manifest.at("classes").get<std::vector<std::string>>();
-        content.progress = {manifest.at("epoch"), manifest.at("step_in_epoch"), manifest.at("optimizer_steps")};
+        content.progress = {manifest.at("epoch"), manifest.at("step_in_epoch"), manifest.at("optimizer_steps"),
+                            manifest.at("epoch_loss")};
         content.training_hash = manifest.at("training_hash");
         content.data_hash = manifest.at("data_hash");
         content.ledger_count = manifest.at("ledger_count");

@@ -16,6 +16,7 @@ struct Progress {
     std::uint64_t epoch = 0;
     std::uint64_t step_in_epoch = 0;
     std::uint64_t optimizer_steps = 0;
+    double epoch_loss = 0;  ///< sum over the steps done in the epoch under way
     bool operator==(const Progress&) const = default;
 };
 

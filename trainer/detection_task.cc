@@ -30,10 +30,10 @@ std::vector<std::string> part_names_of(const std::string& head) {
 
 class DetectionTask final : public Task {
   public:
-    DetectionTask(const Recipe& recipe, std::int64_t classes)
+    DetectionTask(const Recipe& recipe, std::int64_t classes, std::int64_t max_boxes)
         : network_(make_detector({recipe.model, classes, recipe.image_size}, static_cast<std::uint64_t>(recipe.seed))),
           loss_({.classes = classes}),
-          max_boxes_(recipe.max_boxes),
+          max_boxes_(max_boxes),
           type_(weight_type(recipe)),
           autocast_(recipe.precision == "bf16") {
         prepare_network(*network_, recipe);
@@ -170,8 +170,8 @@ Evaluation DetectionTask::evaluate(const sharding::Dataset& data, const Evaluati
 
 }  // namespace
 
-std::unique_ptr<Task> make_detection_task(const Recipe& recipe, std::int64_t classes) {
-    return std::make_unique<DetectionTask>(recipe, classes);
+std::unique_ptr<Task> make_detection_task(const Recipe& recipe, std::int64_t classes, std::int64_t max_boxes) {
+    return std::make_unique<DetectionTask>(recipe, classes, max_boxes);
 }
 
 }  // namespace lockstep::trainer

@@ -56,8 +56,11 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
     visit("batch_norm", r.batch_norm, "statistics: of each rank's own micro-batch, or the running ones held fixed",
           Choices{"local", "frozen"}, Effect::training);
     visit("seed", r.seed, "initial weights, order and augmentation follow from it", Bounds{0, 9e15}, Effect::training);
-    visit("max_boxes", r.max_boxes, "boxes of one training image that the loss has room for; more is an error",
-          Bounds{1, 10000}, Effect::training);
+    visit(
+        "max_boxes", r.max_boxes,
+        "boxes of one training image that the loss has room for, more is an error; 0: as many as mosaic and mixup can "
+        "bring together",
+        Bounds{0, 100000}, Effect::none);
     visit("label_smoothing", r.label_smoothing, "classification: weight of the uniform distribution in the target",
           Bounds{0, 0.99}, Effect::training);
     visit("loss_reduction", r.loss_reduction,
@@ -131,6 +134,8 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
     visit("augmentation.hsv_saturation", r.augmentation.hsv_saturation, "saturation gain, +-", probability,
           Effect::training);
     visit("augmentation.hsv_value", r.augmentation.hsv_value, "value gain, +-", probability, Effect::training);
+    visit("augmentation.contrast", r.augmentation.contrast, "gain of the difference from the image's mean gray, +-",
+          probability, Effect::training);
     visit("augmentation.flip_horizontal", r.augmentation.flip_horizontal, "probability", probability, Effect::training);
     visit("augmentation.flip_vertical", r.augmentation.flip_vertical, "probability", probability, Effect::training);
     visit("augmentation.quarter_turns", r.augmentation.quarter_turns,

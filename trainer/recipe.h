@@ -27,7 +27,7 @@ struct Recipe {
     std::string precision = "fp32";
     std::string batch_norm = "local";
     std::int64_t seed = 0;
-    std::int64_t max_boxes = 100;
+    std::int64_t max_boxes = 0;
     double label_smoothing = 0;
     std::string loss_reduction = "auto";
     double clip_norm = 10;
@@ -80,6 +80,7 @@ struct Recipe {
         double hsv_hue = 0.015;
         double hsv_saturation = 0.7;
         double hsv_value = 0.4;
+        double contrast = 0;
         double flip_horizontal = 0.5;
         double flip_vertical = 0;
         double quarter_turns = 0;

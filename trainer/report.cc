@@ -254,8 +254,8 @@ void write_report(const fs::path& run, std::span<const Picture> pictures, std::s
     page += str("<h1>", escape_html(model), ": ", headline, "</h1>\n<p class=\"soft\">", summary.at("epochs").dump(),
                 " epochs, ", summary.at("steps").dump(), " steps on ", summary.at("ranks").dump(), " rank(s); ",
                 fixed(summary.at("images_per_second"), 1), " images/s; data wait ",
-                fixed(100 * summary.at("data_wait_fraction").get<double>(), 1), "% of the step; memory of all ranks ",
-                fixed(summary.at("peak_pss_mib"), 0), " MiB</p>\n");
+                fixed(100 * summary.at("data_wait_fraction").get<double>(), 1), "% of the step; memory ",
+                fixed(summary.at("peak_pss_mib"), 0), " MiB a rank</p>\n");
     page += "<h2>Result on the validation data</h2><table>" + metric_rows(scores) + "</table>\n";
     page += charts(metrics);
     if (!pictures.empty()) {

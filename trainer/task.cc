@@ -3,6 +3,8 @@
 #include <ATen/ops/zeros.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/log.h"
 #include "trainer/models/layers.h"
@@ -21,7 +23,23 @@ std::unique_ptr<Task> make_task(const Recipe& recipe, const sharding::Dataset& t
                               " learns from ", wanted == sharding::Task::detection ? "boxes" : "labels"));
     }
     const auto classes = static_cast<std::int64_t>(train.classes().size());
-    return is_detector(recipe) ? make_detection_task(recipe, classes) : make_classification_task(recipe, classes);
+    return is_detector(recipe) ? make_detection_task(recipe, classes, room_for_boxes(recipe, train))
+                               : make_classification_task(recipe, classes);
+}
+
+std::int64_t room_for_boxes(const Recipe& recipe, const sharding::Dataset& train) {
+    const auto of_one_image = static_cast<std::int64_t>(train.max_boxes_per_image());
+    if (recipe.max_boxes == 0) {
+        const bool augments = recipe.augmentation.enabled;
+        const std::int64_t of_mosaic = augments && recipe.augmentation.mosaic > 0 ? 4 : 1;
+        const std::int64_t of_mixup = augments && recipe.augmentation.mixup > 0 ? 2 : 1;
+        return std::max<std::int64_t>(1, of_one_image * of_mosaic * of_mixup);
+    }
+    if (recipe.max_boxes < of_one_image) {
+        throw base::UsageError(str("max_boxes = ", recipe.max_boxes, ", but an image of ", train.directory().string(),
+                                   " has ", of_one_image, " boxes; give more, or 0 for as many as needed"));
+    }
+    return recipe.max_boxes;
 }
 
 at::ScalarType weight_type(const Recipe& recipe) {

@@ -56,6 +56,10 @@ class Task {
                                 comm::Communicator& communicator) = 0;
 };
 
+/// Boxes of one training image that the loss has room for: the recipe's max_boxes, or where that is 0 as many as mosaic
+/// and mixup can bring together. Throws base::UsageError where an image of the data set has more by itself.
+std::int64_t room_for_boxes(const Recipe& recipe, const sharding::Dataset& train);
+
 /// Throws base::Error when the data set doesn't fit the recipe (detection against classification).
 /// Initial weights follow from the recipe's seed, or come from its initial_weights.
 std::unique_ptr<Task> make_task(const Recipe& recipe, const sharding::Dataset& train);

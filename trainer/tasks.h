@@ -8,7 +8,7 @@
 
 namespace lockstep::trainer {
 
-std::unique_ptr<Task> make_detection_task(const Recipe& recipe, std::int64_t classes);
+std::unique_ptr<Task> make_detection_task(const Recipe& recipe, std::int64_t classes, std::int64_t max_boxes);
 std::unique_ptr<Task> make_classification_task(const Recipe& recipe, std::int64_t classes);
 
 /// The type in which a recipe's network holds its weights and takes its images.

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -22,8 +23,10 @@
 #include "trainer/run_directory.h"
 #include "trainer/running_statistics.h"
 #include "trainer/schedule.h"
+#include "trainer/start_table.h"
 #include "trainer/stop_request.h"
 #include "trainer/task.h"
+#include "trainer/trainable_parameters.h"
 #include "trainer/weights_file.h"
 
 namespace lockstep::trainer {
@@ -38,42 +41,12 @@ using nlohmann::json;
 constexpr std::size_t report_pictures = 12;
 constexpr double resource_reading_seconds = 5;
 
-struct NamedParameters {
-    std::vector<std::string> names;
-    std::vector<at::Tensor> tensors;
-    std::vector<ParameterGroup> groups;
-};
-
-NamedParameters trainable_parameters(torch::nn::Module& network) {
-    NamedParameters result;
-    for (const auto& item : network.named_parameters()) {
-        if (!item.value().requires_grad()) {
-            continue;
-        }
-        const bool is_bias = item.key().ends_with("bias");
-        result.names.push_back(item.key());
-        result.tensors.push_back(item.value());
-        result.groups.push_back(is_bias                  ? ParameterGroup::bias
-                                : item.value().dim() > 1 ? ParameterGroup::weight
-                                                         : ParameterGroup::norm);
-    }
-    return result;
-}
-
 std::vector<RunningStatistics::NamedBuffer> buffers_of(torch::nn::Module& network) {
     std::vector<RunningStatistics::NamedBuffer> buffers;
     for (const auto& item : network.named_buffers()) {
         buffers.emplace_back(item.key(), item.value());
     }
     return buffers;
-}
-
-std::vector<comm::ReducedParameter> reduced_parameters(const NamedParameters& parameters, const Task& task) {
-    std::vector<comm::ReducedParameter> reduced;
-    for (std::size_t i = 0; i < parameters.names.size(); ++i) {
-        reduced.push_back({parameters.names[i], parameters.tensors[i], task.head_of(parameters.names[i])});
-    }
-    return reduced;
 }
 
 sharding::AugmentationOptions augmentation_options(const Recipe& recipe) {
@@ -89,6 +62,7 @@ sharding::AugmentationOptions augmentation_options(const Recipe& recipe) {
     options.hsv_hue = a.hsv_hue;
     options.hsv_saturation = a.hsv_saturation;
     options.hsv_value = a.hsv_value;
+    options.contrast = a.contrast;
     options.flip_horizontal = a.flip_horizontal;
     options.flip_vertical = a.flip_vertical;
     options.quarter_turns = a.quarter_turns;
@@ -128,7 +102,7 @@ struct Trainer::State {
     sharding::Dataset train;
     std::optional<sharding::Dataset> validation;
     std::unique_ptr<Task> task;
-    NamedParameters parameters;
+    TrainableParameters parameters;
     comm::GradientReducer reducer;
     Optimizer optimizer;
     RunningStatistics statistics;
@@ -142,8 +116,8 @@ struct Trainer::State {
 
     // Sums over the epoch under way, for its line in the metrics.
     struct EpochSums {
-        double seconds = 0, wait = 0, exposed = 0, loss = 0;
-        std::uint64_t images = 0, steps = 0;
+        double seconds = 0, wait = 0, exposed = 0;
+        std::uint64_t images = 0;
     } epoch_sums;
     double training_seconds = 0, training_wait = 0;
     std::uint64_t training_images = 0;
@@ -160,7 +134,7 @@ struct Trainer::State {
     sharding::LoaderOptions loader_options() const;
     double average_decay() const;
     void start_run_directory(bool resumed);
-    void print_start_table() const;
+    StartFacts start_facts() const;
 
     void train_step(const sharding::Batch& batch, double started);
     std::vector<double> divisors(const comm::Denominators& counts, std::uint64_t images) const;
@@ -180,7 +154,7 @@ struct Trainer::State {
     std::map<std::string, at::Tensor> named_state();
     void close_epoch_sums();
     void finish_run();
-    double sum_over_ranks(double value, const char* name);
+    double greatest_of_ranks(double value, const char* name);
 };
 
 namespace {
@@ -208,8 +182,8 @@ Trainer::State::State(Recipe the_recipe, fs::path path, const std::optional<fs::
       train(open_training_data(recipe)),
       validation(open_validation_data(recipe, train)),
       task(make_task(recipe, train)),
-      parameters(trainable_parameters(task->network())),
-      reducer(comms.gradients, reduced_parameters(parameters, *task), recipe.communication.bucket_mib),
+      parameters(task->network()),
+      reducer(comms.gradients, parameters.by_head(*task), recipe.communication.bucket_mib),
       optimizer(reducer.layout(), reducer.gradients(), parameters.tensors, parameters.groups, make_update_rule(recipe),
                 {recipe.optimizer.weight_decay, recipe.clip_norm, recipe.ema.enabled}),
       statistics(buffers_of(task->network())),
@@ -234,7 +208,7 @@ Trainer::State::State(Recipe the_recipe, fs::path path, const std::optional<fs::
     }
     if (is_first()) {
         start_run_directory(resume_from.has_value());
-        print_start_table();
+        std::fputs(start_table(recipe, start_facts()).c_str(), stderr);
     }
 }
 
@@ -268,43 +242,27 @@ void Trainer::State::start_run_directory(bool resumed) {
     run->write_environment(hosts);
 }
 
-void Trainer::State::print_start_table() const {
-    std::string table = "settings\n";
-    for (const auto& field : describe(recipe)) {
-        table += str("  ", field.key,
-                     std::string(std::max<std::size_t>(1, 32 - std::min<std::size_t>(31, field.key.size())), ' '),
-                     field.value, "\n");
-    }
-    const bool sums = loss_is_sum(recipe);
-    std::uint64_t scalars = 0;
-    for (const auto& tensor : parameters.tensors) {
-        scalars += static_cast<std::uint64_t>(tensor.numel());
-    }
-    table +=
-        str("derived\n", "  ranks                           ", ranks(), " on ", topology.nodes(), " node(s), ",
-            cores_per_rank, " core(s) each\n", "  training data                   ", train.size(), " images, ",
-            train.box_count(), " boxes, ", train.classes().size(), " classes\n", "  validation data                 ",
-            validation ? str(validation->size(), " images, ", validation->box_count(), " boxes") : "none", "\n",
-            "  steps                           ", steps_per_epoch, " an epoch, ", schedule.total_steps(), " in all, ",
-            schedule.warmup_steps(), " of them warm-up\n", "  effective batch                 ", recipe.batch,
-            " images = ", recipe.accumulate, " micro-step(s) x ", ranks(), " rank(s) x about ",
-            recipe.batch / recipe.accumulate / static_cast<std::int64_t>(ranks()), "\n",
-            "  gradient                        sum over ranks and micro-steps, divided once by ",
-            sums ? "(target score sum / images): the mean over targets times the images of the batch"
-                 : "the global count of targets",
-            "\n", "  learning rate                   ", recipe.optimizer.learning_rate, " by rule \"",
-            recipe.optimizer.learning_rate_rule, "\" -> peak ", schedule.peak_rate(), "\n",
-            "  trainable parameters            ", scalars, "; parameters, gradients, state and average take ",
-            base::human_bytes(static_cast<double>(optimizer.bytes())), " a rank\n");
-    if (progress.optimizer_steps > 0) {
-        table += str("  resumed                         at epoch ", progress.epoch + 1, ", step ",
-                     progress.step_in_epoch, " of ", steps_per_epoch, " (", progress.optimizer_steps, " steps done)\n");
-    }
-    std::fputs(table.c_str(), stderr);
+StartFacts Trainer::State::start_facts() const {
+    return {.ranks = ranks(),
+            .nodes = static_cast<std::uint64_t>(topology.nodes()),
+            .cores_per_rank = cores_per_rank,
+            .training_images = train.size(),
+            .training_boxes = train.box_count(),
+            .classes = train.classes().size(),
+            .room_for_boxes = room_for_boxes(recipe, train),
+            .validation_images = validation ? std::optional(validation->size()) : std::nullopt,
+            .validation_boxes = validation ? validation->box_count() : 0,
+            .steps_per_epoch = steps_per_epoch,
+            .total_steps = schedule.total_steps(),
+            .warmup_steps = schedule.warmup_steps(),
+            .peak_rate = schedule.peak_rate(),
+            .parameters = parameters.count(),
+            .optimizer_bytes = optimizer.bytes(),
+            .progress = progress};
 }
 
-double Trainer::State::sum_over_ranks(double value, const char* name) {
-    comms.control.all_reduce(comm::Buffer::of(std::span<double>(&value, 1)), comm::ReduceOp::sum, name);
+double Trainer::State::greatest_of_ranks(double value, const char* name) {
+    comms.control.all_reduce(comm::Buffer::of(std::span<double>(&value, 1)), comm::ReduceOp::max, name);
     return value;
 }
 
@@ -365,14 +323,13 @@ void Trainer::State::train_step(const sharding::Batch& batch, double started) {
     statistics.update_average(decay);
     ++progress.optimizer_steps;
     ++progress.step_in_epoch;
+    progress.epoch_loss += loss;
 
     const double seconds = base::monotonic_seconds() - started;
     epoch_sums.seconds += seconds;
     epoch_sums.wait += batch.wait_seconds;
     epoch_sums.exposed += reducer.exposed_seconds();
-    epoch_sums.loss += loss;
     epoch_sums.images += images;
-    ++epoch_sums.steps;
     if (is_first()) {
         last_step_text = str("loss ", fixed(loss, 3));
         for (const auto& [name, value] : parts.items()) {
@@ -476,10 +433,11 @@ void Trainer::State::finish_epoch() {
     check_ledger();
     const std::uint64_t finished = ++progress.epoch;
     progress.step_in_epoch = 0;
+    const double mean_loss = std::exchange(progress.epoch_loss, 0.0) / static_cast<double>(steps_per_epoch);
     json line = {{"kind", "epoch"},
                  {"epoch", finished},
                  {"step", progress.optimizer_steps},
-                 {"loss", epoch_sums.loss / static_cast<double>(std::max<std::uint64_t>(1, epoch_sums.steps))},
+                 {"loss", mean_loss},
                  {"seconds", epoch_sums.seconds},
                  {"images_per_second", static_cast<double>(epoch_sums.images) / epoch_sums.seconds},
                  {"data_wait_fraction", epoch_sums.wait / epoch_sums.seconds},
@@ -495,7 +453,7 @@ void Trainer::State::finish_epoch() {
         }
         line["evaluation_seconds"] = last_evaluation.seconds;
         if (is_first()) {
-            base::log_info(str("epoch ", finished, "/", recipe.epochs, ": loss ", fixed(line["loss"], 3), ", ",
+            base::log_info(str("epoch ", finished, "/", recipe.epochs, ": loss ", fixed(mean_loss, 3), ", ",
                                task->headline(), " ", fixed(last_evaluation.metrics.at(task->headline()), 4), ", ",
                                fixed(line["images_per_second"], 1), " images/s, data wait ",
                                fixed(100 * epoch_sums.wait / epoch_sums.seconds, 1), "%"));
@@ -607,7 +565,7 @@ void Trainer::State::finish_run() {
     close_epoch_sums();  // of an epoch that max_steps cut short
     last_resource_reading = 0;
     read_resources();
-    const double pss = sum_over_ranks(static_cast<double>(peak_pss), "peak memory");
+    const double pss = greatest_of_ranks(static_cast<double>(peak_pss), "peak memory");
     save(true);
     if (!is_first()) {
         return;
@@ -627,8 +585,9 @@ void Trainer::State::finish_run() {
     const std::string table =
         str(last_evaluation.table, recipe.model, ", ", progress.epoch, " epochs, ", progress.optimizer_steps,
             " steps, ", ranks(), " rank(s): ", fixed(summary["images_per_second"], 1), " images/s, data wait ",
-            fixed(100 * training_wait / training_seconds, 1), "%, memory ", base::human_bytes(pss), "\n", "weights  ",
-            (run_path / "weights.safetensors").string(), "\nreport   ", (run_path / "report.html").string(), "\n");
+            fixed(100 * training_wait / training_seconds, 1), "%, memory ", base::human_bytes(pss), " a rank\n",
+            "weights  ", (run_path / "weights.safetensors").string(), "\nreport   ",
+            (run_path / "report.html").string(), "\n");
     std::fputs(table.c_str(), stdout);
 }
 

@@ -1,5 +1,7 @@
 """command_test.py LOCKSTEP MPIRUN_SCRIPT: the command as a person or a script meets it, from import to prediction."""
 
+import html
+import html.parser
 import json
 import os
 import pathlib
@@ -15,6 +17,7 @@ import zlib
 
 LOCKSTEP, MPIRUN = sys.argv[1], sys.argv[2]
 SIDE = 64
+CLASS = "square <script src='x'>&\"</b>"  # names come from other people's files
 
 
 def png(width, height, pixels):
@@ -38,7 +41,7 @@ def write_scene(folder, name, seed):
         for row in range(y, y + size):
             for column in range(x, x + size):
                 pixels[3 * (row * SIDE + column)] = 250
-        objects += (f"<object><name>square</name><bndbox><xmin>{x + 1}</xmin><ymin>{y + 1}</ymin>"
+        objects += (f"<object><name>{html.escape(CLASS)}</name><bndbox><xmin>{x + 1}</xmin><ymin>{y + 1}</ymin>"
                     f"<xmax>{x + size}</xmax><ymax>{y + size}</ymax></bndbox></object>")
     (folder / f"{name}.png").write_bytes(png(SIDE, SIDE, pixels))
     (folder / f"{name}.xml").write_text(f"<annotation><filename>{name}.png</filename>{objects}</annotation>")
@@ -47,6 +50,21 @@ def write_scene(folder, name, seed):
 def run(*arguments, ranks=0, timeout=120, **more):
     command = [MPIRUN, str(ranks), str(timeout)] if ranks else []
     return subprocess.run([*command, LOCKSTEP, *map(str, arguments)], capture_output=True, text=True, timeout=timeout + 30, **more)
+
+
+class WellFormed(html.parser.HTMLParser):
+    """Fails a test where tags don't nest."""
+
+    def __init__(self, test):
+        super().__init__()
+        self.test, self.open = test, []
+
+    def handle_starttag(self, tag, attributes):
+        if tag not in ("meta", "br", "img", "hr", "input"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        self.test.assertEqual(tag, self.open.pop() if self.open else None, self.getpos())
 
 
 class Command(unittest.TestCase):
@@ -82,7 +100,7 @@ class Command(unittest.TestCase):
         facts = json.loads(run("inspect", self.data, "--json").stdout)
         for key in ("images", "boxes", "classes", "shards", "bytes", "dropped_images", "dropped_boxes"):
             self.assertIn(key, facts)
-        self.assertEqual((13, 19, ["square"]), (facts["images"], facts["boxes"], facts["classes"]))
+        self.assertEqual((13, 19, [CLASS]), (facts["images"], facts["boxes"], facts["classes"]))
         self.assertEqual(0, run("verify", self.data).returncode)
 
     def test_training_leaves_the_run_directory(self):
@@ -106,6 +124,8 @@ class Command(unittest.TestCase):
         self.assertIn("data:image/jpeg;base64,", page)
         for outside in ("http:", "https:", "<script", "<link", "@import"):
             self.assertNotIn(outside, page)
+        self.assertIn(html.escape(CLASS, quote=False)[:20], page)
+        WellFormed(self).feed(page)
 
     def test_eval_is_the_same_for_any_number_of_ranks(self):
         scores = [json.loads(run("eval", self.trained, "--data", self.data, "--json", ranks=ranks).stdout)["metrics"] for ranks in (0, 2, 3, 4)]
@@ -137,6 +157,7 @@ class Command(unittest.TestCase):
         self.expect_refused(run("trian"), 2)
         self.expect_refused(run("train", self.recipe, "--set", "bacth=8"), 2, "batch")
         self.expect_refused(run("train", self.recipe, "--set", "batch=0"), 2, "batch")
+        self.expect_refused(run("train", self.recipe, "--out", self.folder / "full", "--set", "max_boxes=1"), 2, "max_boxes", "2 boxes")
         self.expect_refused(run("train", self.recipe, "--out", self.trained), 2, "--resume")
         self.expect_refused(run("train", self.recipe, "--resume", self.trained, "--set", "optimizer.learning_rate=1"), 2, "recipe.resolved.toml")
         self.expect_refused(run("predict", self.trained, self.photos, "--tile", "big"), 2, "--tile")

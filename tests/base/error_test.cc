@@ -65,7 +65,7 @@ TEST(Check, SaysWhatWasNotTrueWhereAndWithWhichValues) {
         message_of<InternalError>([&] { LOCKSTEP_CHECK_LE(offset, 3, "in bucket ", "head.0"); });
     EXPECT_TRUE(contains(message, "offset <= 3"));
     EXPECT_TRUE(contains(message, "7 against 3 in bucket head.0"));
-    EXPECT_TRUE(contains(message, "error_test.cc:"));
+    EXPECT_TRUE(contains(message, ": tests/base/error_test.cc:"));
     EXPECT_TRUE(contains(message, process_name()));
     EXPECT_TRUE(contains(message_of<InternalError>([&] { LOCKSTEP_CHECK(offset < 3); }), "offset < 3"));
 }

@@ -692,6 +692,38 @@ TEST(Hsv, GainsAreDrawnFromTheirWholeRangeAroundOne) {
     EXPECT_LE(greatest, 140);
 }
 
+TEST(Contrast, StretchesAndShrinksAroundTheMeanGray) {
+    // Mean gray (0.299 * 40 + 0.587 * 120 + 0.114 * 200 + 60) / 2 = 82.6, rounded to 83.
+    const std::vector<std::uint8_t> image{40, 120, 200, 60, 60, 60};
+    const auto scaled = [&](double gain) {
+        std::vector<std::uint8_t> pixels = image;
+        scale_contrast(pixels, gain);
+        return pixels;
+    };
+    EXPECT_EQ(scaled(1), image);
+    EXPECT_EQ(scaled(0), std::vector<std::uint8_t>(6, 83));
+    EXPECT_EQ(scaled(1.5), (std::vector<std::uint8_t>{18, 138, 255, 48, 48, 48}));
+    std::vector<std::uint8_t> none;
+    scale_contrast(none, 0.5);
+}
+
+TEST(Contrast, IsDrawnFromItsWholeRangeAroundOne) {
+    cv::Mat halves(8, 8, CV_8UC3, cv::Scalar::all(50));
+    halves.colRange(4, 8).setTo(cv::Scalar::all(150));
+    const Studio studio({Photo{halves, {}}}, enabled([](auto& o) { o.contrast = 0.5; }), 8);
+    int least = 255, greatest = 0;
+    for (std::uint64_t epoch = 0; epoch < 300; ++epoch) {
+        const cv::Mat pixels = studio.make(epoch, 0).pixels;
+        const int difference = std::abs(pixels.at<cv::Vec3b>(0, 0)[0] - pixels.at<cv::Vec3b>(0, 7)[0]);
+        least = std::min(least, difference);
+        greatest = std::max(greatest, difference);
+    }
+    EXPECT_GE(least, 50);
+    EXPECT_LE(least, 52);
+    EXPECT_GE(greatest, 148);
+    EXPECT_LE(greatest, 150);
+}
+
 TEST(Classification, WithoutAugmentationIsResizedToTheSquare) {
     const Photo photo{noise(28, 20, 1), {}};
     const Made made = Studio({photo}, {}, 32, Task::classification).make(0, 0);
@@ -805,6 +837,7 @@ TEST(Augmenter, NamesTheOptionThatIsImpossible) {
         {"hsv_hue", Task::detection, [](auto& o) { o.hsv_hue = -1; }},
         {"hsv_saturation", Task::detection, [](auto& o) { o.hsv_saturation = 2; }},
         {"hsv_value", Task::detection, [&](auto& o) { o.hsv_value = nan; }},
+        {"contrast", Task::detection, [&](auto& o) { o.contrast = 1.5; }},
         {"flip_horizontal", Task::detection, [](auto& o) { o.flip_horizontal = 2; }},
         {"flip_vertical", Task::detection, [](auto& o) { o.flip_vertical = -1; }},
         {"quarter_turns", Task::detection, [](auto& o) { o.quarter_turns = 3; }},

@@ -29,7 +29,7 @@ class CheckpointTest : public testing::Test {
         CheckpointContent content;
         content.model = "yolov10n";
         content.classes = {"tree", "other"};
-        content.progress = {3, 4, step};
+        content.progress = {3, 4, step, 0.1};
         content.training_hash = 0xfedcba9876543210ULL;
         content.data_hash = 0xffffffffffffffffULL;
         content.ledger_count = 12;

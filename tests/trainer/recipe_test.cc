@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "base/error.h"
+#include "base/file.h"
 
 namespace lockstep::trainer {
 namespace {
@@ -127,6 +130,21 @@ TEST(Recipe, EveryFieldIsDescribed) {
         EXPECT_FALSE(field.meaning.empty()) << field.key;
         EXPECT_FALSE(field.allowed.empty()) << field.key;
     }
+}
+
+TEST(RecipePage, HasARowForEveryKeyAndNoOther) {
+    const std::string page = base::read_text(std::filesystem::path(LOCKSTEP_SOURCE_DIR) / "docs/recipe.md");
+    std::size_t keys = 0;
+    for (const auto& field : describe(Recipe{})) {
+        const std::string row = base::str("\n| `", field.key, "` | `", field.value, "` | ", field.meaning);
+        EXPECT_NE(page.find(row), std::string::npos) << "docs/recipe.md lacks" << row;
+        ++keys;
+    }
+    std::size_t rows = 0;
+    for (std::size_t at = page.find("\n| `"); at != std::string::npos; at = page.find("\n| `", at + 1)) {
+        ++rows;
+    }
+    EXPECT_EQ(rows, keys);
 }
 
 }  // namespace

@@ -45,7 +45,8 @@ class ImageAssigner {
           classes_(targets.classes.accessor<std::int64_t, 2>()),
           real_(targets.real.accessor<bool, 2>()) {}
 
-    void operator()(std::int64_t image, at::TensorAccessor<std::int64_t, 1> box, at::TensorAccessor<T, 1> score) {
+    void operator()(std::int64_t image, at::TensorAccessor<std::int64_t, 1> box, at::TensorAccessor<T, 1> score,
+                    at::TensorAccessor<T, 1> metric) {
         claims_.assign(probabilities_.size(1), 0);
         claimant_.assign(probabilities_.size(1), {});
         nearest_.assign(probabilities_.size(1), {});
@@ -59,7 +60,7 @@ class ImageAssigner {
                 }
             }
         }
-        score_winners(box, score);
+        score_winners(box, score, metric);
     }
 
   private:
@@ -110,7 +111,8 @@ class ImageAssigner {
         candidates_.resize(kept);
     }
 
-    void score_winners(at::TensorAccessor<std::int64_t, 1> box, at::TensorAccessor<T, 1> score) {
+    void score_winners(at::TensorAccessor<std::int64_t, 1> box, at::TensorAccessor<T, 1> score,
+                       at::TensorAccessor<T, 1> metric) {
         greatest_.assign(targets_.size(1), {});
         for (std::size_t anchor = 0; anchor < claimant_.size(); ++anchor) {
             Match<T>& winner = claimant_[anchor];
@@ -125,6 +127,7 @@ class ImageAssigner {
             const Match<T>& winner = claimant_[anchor];
             const Match<T>& greatest = greatest_[winner.box];
             box[anchor] = winner.box;
+            metric[anchor] = winner.metric;
             score[anchor] = winner.metric / (greatest.metric + T(least_metric)) * greatest.overlap;
         }
     }
@@ -159,13 +162,15 @@ Assignment TaskAlignedAssigner::with_loops(const at::Tensor& probabilities, cons
     const at::NoGradGuard no_grad;
     const std::int64_t images = probabilities.size(0), anchor_count = probabilities.size(1);
     Assignment result{.box = at::empty({images, anchor_count}, targets.classes.options()),
-                      .score = at::empty({images, anchor_count}, probabilities.options())};
+                      .score = at::empty({images, anchor_count}, probabilities.options()),
+                      .metric = at::empty({images, anchor_count}, probabilities.options())};
     AT_DISPATCH_FLOATING_TYPES(probabilities.scalar_type(), "assign_targets", [&] {
         ImageAssigner<scalar_t> assign_image(probabilities, boxes, anchors, targets, topk_);
         auto box = result.box.accessor<std::int64_t, 2>();
         auto score = result.score.accessor<scalar_t, 2>();
+        auto metric = result.metric.accessor<scalar_t, 2>();
         for (std::int64_t image = 0; image < images; ++image) {
-            assign_image(image, box[image], score[image]);
+            assign_image(image, box[image], score[image], metric[image]);
         }
     });
     return result;
@@ -216,7 +221,7 @@ Assignment TaskAlignedAssigner::with_tensor_operations(const at::Tensor& probabi
     const auto score = won_metric / (greatest_metric + least_metric) * greatest_overlap;
     // At most one box has won an anchor, so the greatest score of a column is its only one.
     auto [best_score, best_box] = score.max(1);
-    return {.box = best_box, .score = best_score};
+    return {.box = best_box, .score = best_score, .metric = won_metric.amax(1)};
 }
 
 }  // namespace lockstep::trainer

@@ -13,6 +13,8 @@ namespace lockstep::trainer {
 struct Assignment {
     at::Tensor box;    ///< B x A, int64: index of the target box; of no meaning where the score is 0
     at::Tensor score;  ///< B x A: soft target for that box's class, in [0, 1]; 0 for background
+    at::Tensor
+        metric;  ///< B x A: t of the anchor and its box, by which a flip can be told from a fault; 0 for background
 };
 
 /// Task-aligned assignment (Feng et al., "TOOD", ICCV 2021) with alpha = 0.5 and beta = 6, the published setting of

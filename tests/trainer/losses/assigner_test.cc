@@ -256,9 +256,8 @@ TEST_P(TaskAlignedAssignerTest, EqualsThePlainVersionOnRandomCrowds) {
                                        crowd.anchors.points[a][1].item<double>(),
                                        crowd.anchors.strides[a][0].item<double>()});
                 }
-                const auto expected =
-                    slow::assign(probabilities, boxes, anchors,
-                                 slow_targets({.levels = {}, .targets = crowd.targets}, image), static_cast<int>(topk));
+                const auto targets = slow_targets({.levels = {}, .targets = crowd.targets}, image);
+                const auto expected = slow::assign(probabilities, boxes, anchors, targets, static_cast<int>(topk));
                 disputed += expected.disputed;
                 zero_candidates += expected.zero_candidates;
                 for (std::int64_t a = 0; a < p.size(1); ++a) {
@@ -268,6 +267,12 @@ TEST_P(TaskAlignedAssignerTest, EqualsThePlainVersionOnRandomCrowds) {
                     if (score > 0) {
                         ++positives;
                         ASSERT_EQ(result.box[image][a].item<std::int64_t>(), target) << where;
+                        const slow::Target& won = targets[static_cast<std::size_t>(target)];
+                        const auto at = static_cast<std::size_t>(a);
+                        const double overlap = std::max(0.0, slow::complete_iou(boxes[at], won.box));
+                        const double metric =
+                            std::sqrt(probabilities[at][static_cast<std::size_t>(won.label)]) * std::pow(overlap, 6);
+                        ASSERT_NEAR(result.metric[image][a].item<double>(), metric, 1e-12) << where;
                     }
                 }
             }

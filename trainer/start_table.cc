@@ -1,0 +1,57 @@
+#include "trainer/start_table.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+
+namespace lockstep::trainer {
+namespace {
+
+using base::str;
+
+std::string row(const std::string& name, const std::string& value) {
+    constexpr std::size_t column = 32;
+    const std::string gap(name.size() < column ? column - name.size() : 1, ' ');
+    return str("  ", name, gap, value, "\n");
+}
+
+}  // namespace
+
+std::string start_table(const Recipe& recipe, const StartFacts& facts) {
+    std::string table = "settings\n";
+    for (const auto& field : describe(recipe)) {
+        table += row(field.key, field.value);
+    }
+    table += "derived\n";
+    table += row("ranks", str(facts.ranks, " on ", facts.nodes, " node(s), ", facts.cores_per_rank, " core(s) each"));
+    table += row("training data",
+                 str(facts.training_images, " images, ", facts.training_boxes, " boxes, ", facts.classes, " classes"));
+    if (is_detector(recipe)) {
+        table += row("boxes of an image", str("room for ", facts.room_for_boxes, " after augmentation"));
+    }
+    table += row("validation data", facts.validation_images
+                                        ? str(*facts.validation_images, " images, ", facts.validation_boxes, " boxes")
+                                        : "none");
+    table += row("steps", str(facts.steps_per_epoch, " an epoch, ", facts.total_steps, " in all, ", facts.warmup_steps,
+                              " of them warm-up"));
+    table += row("effective batch",
+                 str(recipe.batch, " images = ", recipe.accumulate, " micro-step(s) x ", facts.ranks,
+                     " rank(s) x about ", recipe.batch / recipe.accumulate / static_cast<std::int64_t>(facts.ranks)));
+    table +=
+        row("gradient",
+            str("sum over ranks and micro-steps, divided once by ",
+                loss_is_sum(recipe) ? "(target score sum / images): the mean over targets times the images of the batch"
+                                    : "the global count of targets"));
+    table += row("learning rate", str(recipe.optimizer.learning_rate, " by rule \"",
+                                      recipe.optimizer.learning_rate_rule, "\" -> peak ", facts.peak_rate));
+    table += row("trainable parameters", str(facts.parameters, "; parameters, gradients, state and average take ",
+                                             base::human_bytes(static_cast<double>(facts.optimizer_bytes)), " a rank"));
+    const Progress& progress = facts.progress;
+    if (progress.optimizer_steps > 0) {
+        table += row("resumed", str("at epoch ", progress.epoch + 1, ", step ", progress.step_in_epoch, " of ",
+                                    facts.steps_per_epoch, " (", progress.optimizer_steps, " steps done)"));
+    }
+    return table;
+}
+
+}  // namespace lockstep::trainer
