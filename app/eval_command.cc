@@ -12,6 +12,7 @@
 #include "comm/mpi.h"
 #include "sharding/dataset.h"
 #include "trainer/predictor.h"
+#include "trainer/rank_cores.h"
 #include "trainer/recipe.h"
 #include "trainer/task.h"
 #include "trainer/weights_file.h"
@@ -42,11 +43,13 @@ int evaluate(const EvalArguments& arguments) {
     recipe.model = facts.model;
     recipe.image_size = facts.image_size;
     recipe.small_images = facts.small_images;
-    recipe.initial_weights = weights.string();
     const auto task = trainer::make_task(recipe, data);
+    trainer::load_whole_network(task->network(), weights, facts.model);
+    const unsigned cores = trainer::use_cores_of_rank(*communicator, comm::detect_topology(*communicator));
     const auto result = task->evaluate(data,
                                        {.image_size = static_cast<std::uint32_t>(facts.image_size),
-                                        .batch = static_cast<std::uint64_t>(arguments.batch)},
+                                        .batch = static_cast<std::uint64_t>(arguments.batch),
+                                        .threads = cores},
                                        *communicator);
     if (comm::index_of(communicator->rank()) == 0) {
         if (arguments.json) {

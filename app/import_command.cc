@@ -32,14 +32,16 @@ struct Common {
     void add_to(CLI::App& command) {
         command.add_option("--out", out, "The data set to make: a directory that does not exist yet")->required();
         command.add_flag("--json", json, "Print the closing report as JSON");
+    }
+    void add_threads_to(CLI::App& command) {
         command.add_option("--threads", threads, "Threads; the result is the same for every number")
             ->check(CLI::PositiveNumber)
             ->capture_default_str();
     }
 };
 
-void add_classes(CLI::App& command, std::vector<std::string>& classes, const char* help) {
-    command.add_option("--classes", classes, help)->delimiter(',');
+CLI::Option* add_classes(CLI::App& command, std::vector<std::string>& classes, const char* help) {
+    return command.add_option("--classes", classes, help)->delimiter(',');
 }
 
 void add_voc(CLI::App& import) {
@@ -52,6 +54,7 @@ void add_voc(CLI::App& import) {
     const auto arguments = std::make_shared<Arguments>();
     CLI::App* command = import.add_subcommand("voc", "Photos with boxes in Pascal VOC XML");
     arguments->common.add_to(*command);
+    arguments->common.add_threads_to(*command);
     command
         ->add_option("SOURCE", arguments->voc.source,
                      "An XML file, a folder of them, or a folder that holds Annotations/ and JPEGImages/")
@@ -59,10 +62,13 @@ void add_voc(CLI::App& import) {
     command->add_flag("--one-based{true},--zero-based{false}", arguments->voc.one_based,
                       "Whether pixels count from 1 and xmax is inside the box, as Pascal VOC defines it (default), or "
                       "coordinates are the box's edges, from 0");
-    add_classes(*command, arguments->voc.classes,
-                "Class names in order, a,b,c (default: those that occur, sorted); any other name is an error");
-    command->add_flag("--skip-unknown-classes", arguments->voc.skip_unknown_classes,
-                      "Drop and count boxes whose class is not in --classes");
+    CLI::Option* classes =
+        add_classes(*command, arguments->voc.classes,
+                    "Class names in order, a,b,c (default: those that occur, sorted); any other name is an error");
+    command
+        ->add_flag("--skip-unknown-classes", arguments->voc.skip_unknown_classes,
+                   "Drop and count boxes whose class is not in --classes")
+        ->needs(classes);
     command->add_flag("--skip-bad-images", arguments->import.skip_bad_images,
                       "Drop and count images that are missing or damaged, instead of stopping");
     CLI::Option* tile =
@@ -133,6 +139,7 @@ void add_composed(CLI::App& import) {
     CLI::App* command = import.add_subcommand(
         "composed", "Composed scenes (not a real detection set): real articles of an IDX set on crops of real photos");
     arguments->common.add_to(*command);
+    arguments->common.add_threads_to(*command);
     sharding::ComposedOptions& options = arguments->composed;
     command->add_option("--articles", options.articles, "Folder of the IDX files, such as Fashion-MNIST's")->required();
     command->add_option("--photos", options.photos, "Photos, or folders of them, for the background")->required();

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -109,9 +110,32 @@ json as_json(const fs::path& file, const sharding::Image& image, const std::vect
     return {{"file", file.string()}, {"width", image.width}, {"height", image.height}, {"detections", detections}};
 }
 
+/// Where each file's drawn picture goes. Throws base::UsageError where one would overwrite another or its own source.
+std::vector<fs::path> drawn_files(const std::vector<fs::path>& files, const fs::path& out) {
+    std::vector<fs::path> drawn;
+    std::map<fs::path, fs::path> source_of;
+    for (const fs::path& file : files) {
+        const fs::path target = out / (file.stem().string() + ".png");
+        const auto [known, is_new] = source_of.emplace(target, file);
+        if (!is_new) {
+            throw base::UsageError(base::str(known->second.string(), " and ", file.string(),
+                                             " would both be drawn into ", target.string(),
+                                             "; give them in separate calls with an --out each"));
+        }
+        std::error_code missing;
+        if (fs::equivalent(target, file, missing)) {
+            throw base::UsageError(base::str("--out ", out.string(), " would overwrite ", file.string(),
+                                             " with its drawn picture; give another directory"));
+        }
+        drawn.push_back(target);
+    }
+    return drawn;
+}
+
 void predict(PredictArguments& arguments) {
     set_tiles(arguments);
     const auto files = image_files(arguments.images);
+    const auto drawn = arguments.out.empty() ? std::vector<fs::path>() : drawn_files(files, arguments.out);
     trainer::Predictor predictor(arguments.weights, given_facts(arguments));
     const auto& classes = predictor.facts().classes;
     json results = json::array();
@@ -133,8 +157,7 @@ void predict(PredictArguments& arguments) {
             fs::create_directories(arguments.out);
             trainer::draw_boxes(image, boxes, classes);
             const auto png = sharding::encode_png(image);
-            base::write_whole(arguments.out / (files[i].stem().string() + ".png"),
-                              std::string_view(reinterpret_cast<const char*>(png.data()), png.size()));
+            base::write_whole(drawn[i], std::string_view(reinterpret_cast<const char*>(png.data()), png.size()));
         }
         progress.update(i + 1);
     }

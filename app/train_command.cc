@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,30 +29,37 @@ struct TrainArguments {
     std::string resume;
 };
 
-/// Where the run lies and what it continues from.
-struct Start {
-    fs::path run;
-    std::optional<fs::path> checkpoint;
-};
-
-Start find_start(const TrainArguments& arguments) {
-    const fs::path default_run = fs::path("runs") / arguments.recipe.stem();
+trainer::RunStart find_start(const TrainArguments& arguments) {
+    const fs::path run = arguments.out.empty() ? fs::path("runs") / arguments.recipe.stem() : arguments.out;
     if (arguments.resume.empty()) {
-        return {arguments.out.empty() ? default_run : arguments.out, std::nullopt};
+        return {.directory = run};
     }
     if (arguments.resume == "auto") {
-        const fs::path run = arguments.out.empty() ? default_run : arguments.out;
-        return {run, trainer::newest_checkpoint(run)};
+        return {.directory = run, .checkpoint = trainer::newest_checkpoint(run), .may_start_over = true};
     }
-    const fs::path run = arguments.resume;
-    if (!arguments.out.empty() && arguments.out != run) {
-        throw base::UsageError(str("--resume ", run.string(), " continues in that directory; leave --out away"));
+    if (!arguments.out.empty() && arguments.out != arguments.resume) {
+        throw base::UsageError(str("--resume ", arguments.resume, " continues in that directory; leave --out away"));
     }
-    const auto checkpoint = trainer::newest_checkpoint(run);
+    const auto checkpoint = trainer::newest_checkpoint(arguments.resume);
     if (!checkpoint) {
-        throw base::Error(str(run.string(), ": no whole checkpoint to resume from"));
+        throw base::Error(str(arguments.resume, ": no whole checkpoint to resume from; --resume auto starts over"));
     }
-    return {run, checkpoint};
+    return {.directory = arguments.resume, .checkpoint = checkpoint};
+}
+
+/// Collective. Rank 0 alone looks, since a file system may show the ranks different moments of an earlier job.
+trainer::RunStart agree_on_start(const TrainArguments& arguments, comm::Communicator& control) {
+    const bool is_first = comm::index_of(control.rank()) == 0;
+    trainer::RunStart start = is_first ? find_start(arguments) : trainer::RunStart{};
+    const auto from_first = [&](const std::string& text) {
+        const std::string mine = is_first ? text : "";
+        const auto texts = control.all_gather_bytes(std::as_bytes(std::span(mine)), "where the run starts");
+        return std::string(reinterpret_cast<const char*>(texts.front().data()), texts.front().size());
+    };
+    start.directory = from_first(start.directory.string());
+    const std::string checkpoint = from_first(start.checkpoint.value_or(fs::path()).string());
+    start.checkpoint = checkpoint.empty() ? std::nullopt : std::optional<fs::path>(checkpoint);
+    return start;
 }
 
 int train(const TrainArguments& arguments) {
@@ -65,12 +73,12 @@ int train(const TrainArguments& arguments) {
     const auto gradients = comm::make_communicator("gradients", timeout);
     const auto batch_norm = comm::make_communicator("batch norm", timeout);
     const auto control = comm::make_communicator("control", timeout);
-    const Start start = find_start(arguments);
-    trainer::Trainer trainer(recipe, start.run, start.checkpoint, {*gradients, *batch_norm, *control},
-                             comm::detect_topology(*control));
+    const trainer::RunStart start = agree_on_start(arguments, *control);
+    trainer::Trainer trainer(recipe, start, {*gradients, *batch_norm, *control}, comm::detect_topology(*control));
     if (trainer.run() == trainer::Outcome::stopped_at_checkpoint) {
         if (comm::index_of(control->rank()) == 0) {
-            base::log_warning(str("stopped at a checkpoint as asked; continue with --resume ", start.run.string()));
+            base::log_warning(
+                str("stopped at a checkpoint as asked; continue with --resume ", start.directory.string()));
         }
         return base::exit_code::run_again;
     }
@@ -87,7 +95,7 @@ void add_train_command(CLI::App& app, int& exit_code) {
         ->take_all();
     command->add_option("--out", arguments->out, "the run's directory (default: runs/NAME-OF-THE-RECIPE)");
     command->add_option("--resume", arguments->resume,
-                        "a run to continue, or auto: continue --out if it has a checkpoint, else start");
+                        "a run to continue, or auto: continue --out if it has a checkpoint, else start (over)");
     command->footer(
         "Example:\n  mpirun -np 2 lockstep train recipes/trees.toml --set seed=1 --out runs/trees-1\n"
         "Exit codes: 0 finished, 75 stopped at a checkpoint (run again with --resume), 2 wrong call or recipe, 1 "

@@ -59,17 +59,18 @@ void log_error(std::string_view message) {
 }
 
 struct Progress::State {
-    State(std::string_view what, std::string_view unit, unsigned long long total)
-        : what(what), unit(unit), total(total) {}
+    State(std::string_view what, std::string_view unit, unsigned long long total, unsigned long long begin)
+        : what(what), unit(unit), total(total), begin(begin), done(begin) {}
 
     const std::string what;
     const std::string unit;
     const unsigned long long total;
+    const unsigned long long begin;
     const bool terminal = stderr_is_terminal();
     const double started = monotonic_seconds();
 
     std::mutex mutex;
-    unsigned long long done = 0;
+    unsigned long long done;
     double next_line = started + (terminal ? 0 : plain_line_seconds);
     bool line_open = false;  // a terminal line that has no end yet
 
@@ -92,8 +93,8 @@ struct Progress::State {
     }
 };
 
-Progress::Progress(std::string_view what, std::string_view unit, unsigned long long total)
-    : state_(std::make_unique<State>(what, unit, total)) {}
+Progress::Progress(std::string_view what, std::string_view unit, unsigned long long total, unsigned long long begin)
+    : state_(std::make_unique<State>(what, unit, total, begin)) {}
 
 Progress::~Progress() {
     state_->end_line();
@@ -108,13 +109,13 @@ void Progress::update(unsigned long long done, std::string_view detail) {
     }
     state_->next_line = now + (state_->terminal ? terminal_line_seconds : plain_line_seconds);
 
-    const double rate = static_cast<double>(done) / std::max(now - state_->started, 1e-9);
+    const double rate = static_cast<double>(done - state_->begin) / std::max(now - state_->started, 1e-9);
     std::string text = str(state_->what, ": ", done);
     if (state_->total > 0) {
         text += str(" of ", state_->total);
     }
     text += str(" ", state_->unit, ", ", fixed(rate, 1), "/s");
-    if (state_->total >= done && done > 0) {
+    if (state_->total >= done && done > state_->begin) {
         text += str(", ", human_duration(static_cast<double>(state_->total - done) / rate), " left");
     }
     if (!detail.empty()) {
@@ -126,9 +127,10 @@ void Progress::update(unsigned long long done, std::string_view detail) {
 void Progress::finish() {
     const std::lock_guard lock(state_->mutex);
     const double elapsed = monotonic_seconds() - state_->started;
-    const double rate = static_cast<double>(state_->done) / std::max(elapsed, 1e-9);
-    state_->show(str(state_->what, ": ", state_->done, " ", state_->unit, " in ", human_duration(elapsed), ", ",
-                     fixed(rate, 1), "/s"));
+    const unsigned long long done = state_->done - state_->begin;
+    const double rate = static_cast<double>(done) / std::max(elapsed, 1e-9);
+    state_->show(
+        str(state_->what, ": ", done, " ", state_->unit, " in ", human_duration(elapsed), ", ", fixed(rate, 1), "/s"));
     state_->end_line();
 }
 

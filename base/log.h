@@ -14,13 +14,14 @@ void log_error(std::string_view message);
 /// Progress for a person: on a terminal one line that is rewritten, elsewhere plain lines at most every ten seconds.
 class Progress {
   public:
-    /// `total` of zero means unknown. Prints nothing until the first update.
-    Progress(std::string_view what, std::string_view unit, unsigned long long total);
+    /// `total` of zero means unknown; `begin` items were done by an earlier process and don't count for the rate.
+    /// Prints nothing until the first update.
+    Progress(std::string_view what, std::string_view unit, unsigned long long total, unsigned long long begin = 0);
     ~Progress();
     Progress(const Progress&) = delete;
     Progress& operator=(const Progress&) = delete;
 
-    /// Items done so far (not an increment); thread-safe. `detail` is appended to the line.
+    /// Items done so far, `begin` among them (not an increment); thread-safe. `detail` is appended to the line.
     void update(unsigned long long done, std::string_view detail = {});
     /// Prints the final line with rate and duration.
     void finish();

@@ -34,19 +34,6 @@ std::optional<std::string> field(const fs::path& path, std::string_view key) {
     return std::nullopt;
 }
 
-unsigned cores_by_affinity() {
-    // The kernel refuses a mask that is smaller than its own.
-    for (int capacity = 1024; capacity <= 1 << 20; capacity *= 2) {
-        std::vector<unsigned long> mask(CPU_ALLOC_SIZE(capacity) / sizeof(unsigned long));
-        const std::size_t bytes = mask.size() * sizeof(unsigned long);
-        auto* set = reinterpret_cast<cpu_set_t*>(mask.data());
-        if (sched_getaffinity(0, bytes, set) == 0) {
-            return static_cast<unsigned>(std::max(1, CPU_COUNT_S(bytes, set)));
-        }
-    }
-    return 1;
-}
-
 /// The quota that one control group sets, in cores: version 2 ("200000 100000" or "max 100000") or version 1.
 std::optional<double> group_quota(const fs::path& group) {
     double quota = 0;
@@ -89,10 +76,29 @@ std::uint64_t peak_rss_bytes() {
     return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
 }
 
+std::vector<std::int32_t> allowed_cpus() {
+    std::vector<std::int32_t> cpus;
+    // The kernel refuses a mask that is smaller than its own.
+    for (int capacity = 1024; capacity <= 1 << 20; capacity *= 2) {
+        std::vector<unsigned long> mask(CPU_ALLOC_SIZE(capacity) / sizeof(unsigned long));
+        const std::size_t bytes = mask.size() * sizeof(unsigned long);
+        auto* set = reinterpret_cast<cpu_set_t*>(mask.data());
+        if (sched_getaffinity(0, bytes, set) == 0) {
+            for (std::int32_t cpu = 0; cpu < capacity; ++cpu) {
+                if (CPU_ISSET_S(cpu, bytes, set)) {
+                    cpus.push_back(cpu);
+                }
+            }
+            break;
+        }
+    }
+    return cpus.empty() ? std::vector<std::int32_t>{0} : cpus;
+}
+
 unsigned usable_cores() {
     std::stringstream membership;
     membership << std::ifstream("/proc/self/cgroup").rdbuf();
-    const unsigned allowed = cores_by_affinity();
+    const auto allowed = static_cast<unsigned>(allowed_cpus().size());
     const auto quota = detail::cgroup_cpu_quota("/sys/fs/cgroup", membership.str());
     return quota ? std::clamp(static_cast<unsigned>(std::min(std::ceil(*quota), 1e9)), 1u, allowed) : allowed;
 }

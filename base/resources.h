@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace lockstep::base {
 
@@ -17,6 +18,8 @@ std::string utc_timestamp();
 std::uint64_t pss_bytes();
 /// Peak resident set of this process (getrusage), in bytes.
 std::uint64_t peak_rss_bytes();
+/// Numbers of the logical CPUs in this process's affinity mask, ascending; at least one.
+std::vector<std::int32_t> allowed_cpus();
 /// Cores that this process may run on (affinity mask and cgroup quota), at least 1.
 unsigned usable_cores();
 std::string host_name();

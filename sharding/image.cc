@@ -4,8 +4,9 @@
 #include <cstdio>
 #include <cstring>
 // jpeglib.h needs size_t and FILE declared before it.
-#include <jerror.h>
 #include <jpeglib.h>
+// Knows all its codes only behind the other.
+#include <jerror.h>
 
 #include <algorithm>
 #include <opencv2/core.hpp>
@@ -176,6 +177,7 @@ bool means_damage(int message_code) {
         case JWRN_JPEG_EOF:
         case JWRN_HIT_MARKER:
         case JWRN_HUFF_BAD_CODE:
+        case JWRN_ARITH_BAD_CODE:
         case JWRN_MUST_RESYNC:
             return true;
         default:

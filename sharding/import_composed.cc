@@ -93,6 +93,17 @@ std::vector<Image> read_photos(const std::vector<fs::path>& sources, unsigned th
         std::sort(inside.begin(), inside.end());
         files.insert(files.end(), inside.begin(), inside.end());
     }
+    // They are kept decoded: a crop of any of them may be the next background.
+    constexpr std::uint64_t budget = std::uint64_t{4} << 30;
+    std::uint64_t bytes = 0;
+    for (const fs::path& file : files) {
+        const ImageSize size = probe_size(base::MappedFile(file).bytes(), file.string());
+        bytes += std::uint64_t{3} * size.width * size.height;
+        if (bytes > budget) {
+            throw base::UsageError(base::str("the background photos take more than ", base::human_bytes(budget),
+                                             " decoded; some hundred of them are enough: give fewer with --photos"));
+        }
+    }
     std::vector<Image> photos;
     ordered_parallel(
         files.size(), threads,

@@ -47,6 +47,17 @@ Survey survey(const AnnotatedImage& image, bool skip_bad_images) {
         found.problem = error.what();
         return found;
     }
+    const bool is_square = found.size.width == found.size.height;
+    if (!is_square && image.declared && *image.declared == ImageSize{found.size.height, found.size.width}) {
+        found.problem = base::str(image.file.string(), " has ", found.size.width, " x ", found.size.height,
+                                  " pixels, its annotation says ", image.declared->width, " x ", image.declared->height,
+                                  ": the boxes were drawn on the photo before its EXIF turn; turn its pixels "
+                                  "(exiftran -a, say) or draw them again");
+        if (!skip_bad_images) {
+            throw base::Error(found.problem);
+        }
+        return found;
+    }
     for (Box box : image.boxes) {
         if (const char* reason = clip_to_image(box, found.size)) {
             ++found.dropped_boxes[reason];

@@ -20,9 +20,14 @@ fetch_trees() {
     touch "$photos/complete"
 }
 
-# import_trees PHOTO NAME: cuts a photo into overlapping tiles of 256 pixels.
+# The tool that drew the boxes wrote edges, not numbers of pixels: that is how DeepForest itself reads them.
+trees_import=(--tile 256 --overlap 128 --zero-based --drop-empty-tiles)
+
+# import_trees PHOTO NAME: cuts a photo into overlapping tiles of 256 pixels; again where it was cut in another way.
 import_trees() {
-    if [ -e "data/trees/$2/index.h5" ]; then return; fi
-    build/release/lockstep import voc "data/trees/photos/$1.xml" --out "data/trees/$2" --tile 256 --overlap 128 \
-        --zero-based --drop-empty-tiles
+    local set=data/trees/$2 stamp=data/trees/$2.stamp
+    if [ -e "$set/index.h5" ] && [ "$(cat "$stamp" 2>/dev/null)" = "${trees_import[*]}" ]; then return; fi
+    rm -rf "$set"
+    build/release/lockstep import voc "data/trees/photos/$1.xml" --out "$set" "${trees_import[@]}"
+    echo "${trees_import[*]}" >"$stamp"
 }

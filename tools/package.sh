@@ -8,16 +8,17 @@ checkout=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 
 from_host() {
     case $1 in
-        ld-linux-x86-64.so.* | lib{c,m,dl,rt,pthread,resolv,util}.so.* | lib{stdc++,gcc_s}.so.* | libmpi.so.*) true ;;
+        ld-linux-x86-64.so.* | libc.so.* | libm.so.* | libdl.so.* | librt.so.* | libpthread.so.* | libresolv.so.* | libutil.so.*) true ;;
+        libstdc++.so.* | libgcc_s.so.* | libmpi.so.*) true ;;
         *) false ;;
     esac
 }
 
 # Where the loader finds each library of the program, by name.
 declare -A path
-while read -r name _ file _; do
-    [ "${file:0:1}" != / ] || path[$name]=$file
-done < <(ldd "$build/lockstep")
+while IFS='|' read -r name file; do
+    path[$name]=$file
+done < <(ldd "$build/lockstep" | sed -nE 's/^\s*(\S+) => (\/.*) \(0x[0-9a-f]+\)$/\1|\2/p')
 
 needed() { readelf --dynamic --wide "$1" | sed -nE 's/.*\(NEEDED\).*\[(.*)\]/\1/p'; }
 

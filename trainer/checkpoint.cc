@@ -23,6 +23,7 @@ using nlohmann::json;
 constexpr std::uint64_t format_version = 1;
 constexpr const char* tensor_file = "rank-00000.h5";
 constexpr const char* manifest_file = "manifest.json";
+constexpr const char* checksum_key = "checksum";
 
 std::string directory_name(std::uint64_t step) {
     const std::string digits = str(step);
@@ -92,6 +93,12 @@ json file_entry(const fs::path& path) {
     return {{"bytes", bytes.size()}, {"crc32c", base::crc32c(bytes)}};
 }
 
+/// Of the manifest's content without the checksum itself; keys are in alphabetical order.
+std::uint32_t checksum_of(const json& manifest) {
+    const std::string text = manifest.dump();
+    return base::crc32c({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+}
+
 /// The parsed manifest, once sizes and checksums of all files are right.
 json verified_manifest(const fs::path& checkpoint) {
     const fs::path path = checkpoint / manifest_file;
@@ -101,6 +108,11 @@ json verified_manifest(const fs::path& checkpoint) {
         if (manifest.at("format") != format_version) {
             throw Error(str(path.string(), ": checkpoint format ", manifest.at("format").dump(),
                             ", this program reads ", format_version));
+        }
+        const std::uint32_t stated = manifest.at(checksum_key);
+        manifest.erase(checksum_key);
+        if (checksum_of(manifest) != stated) {
+            throw Error(str(path.string(), ": damaged: its checksum is wrong; resume from an earlier checkpoint"));
         }
         for (const auto& [name, expected] : manifest.at("files").items()) {
             const json found = file_entry(checkpoint / name);
@@ -115,11 +127,25 @@ json verified_manifest(const fs::path& checkpoint) {
     return manifest;
 }
 
+bool is_whole(const fs::path& checkpoint) {
+    try {
+        verified_manifest(checkpoint);
+        return true;
+    } catch (const Error& error) {
+        base::log_warning(error.what());
+        return false;
+    }
+}
+
 }  // namespace
 
 fs::path save_checkpoint(const fs::path& run, const CheckpointContent& content, std::int64_t keep) {
     const fs::path target = run / "checkpoints" / directory_name(content.progress.optimizer_steps);
     fs::create_directories(target.parent_path());
+    if (fs::exists(target) && !is_whole(target)) {
+        base::log_warning(str(target.string(), " is damaged and is written anew"));
+        fs::remove_all(target);
+    }
     if (!fs::exists(target)) {
         std::uint64_t bytes = 1 << 20;
         for (const auto& [name, tensor] : content.tensors) {
@@ -134,20 +160,21 @@ fs::path save_checkpoint(const fs::path& run, const CheckpointContent& content, 
                               : tensor.scalar_type() == at::kDouble ? "f64"
                                                                     : "i64";
             }
-            const json manifest = {{"format", format_version},
-                                   {"model", content.model},
-                                   {"classes", content.classes},
-                                   {"epoch", content.progress.epoch},
-                                   {"step_in_epoch", content.progress.step_in_epoch},
-                                   {"optimizer_steps", content.progress.optimizer_steps},
-                                   {"epoch_loss", content.progress.epoch_loss},
-                                   {"training_hash", content.training_hash},
-                                   {"data_hash", content.data_hash},
-                                   {"ledger_count", content.ledger_count},
-                                   {"ledger_hash", content.ledger_hash},
-                                   {"recipe", content.recipe},
-                                   {"tensors", types},
-                                   {"files", {{tensor_file, file_entry(aside / tensor_file)}}}};
+            json manifest = {{"format", format_version},
+                             {"model", content.model},
+                             {"classes", content.classes},
+                             {"epoch", content.progress.epoch},
+                             {"step_in_epoch", content.progress.step_in_epoch},
+                             {"optimizer_steps", content.progress.optimizer_steps},
+                             {"epoch_loss", content.progress.epoch_loss},
+                             {"training_hash", content.training_hash},
+                             {"data_hash", content.data_hash},
+                             {"ledger_count", content.ledger_count},
+                             {"ledger_hash", content.ledger_hash},
+                             {"recipe", content.recipe},
+                             {"tensors", types},
+                             {"files", {{tensor_file, file_entry(aside / tensor_file)}}}};
+            manifest[checksum_key] = checksum_of(manifest);
             base::write_whole(aside / manifest_file, manifest.dump(1) + "\n");
         });
     }
@@ -186,15 +213,17 @@ CheckpointContent load_checkpoint(const fs::path& checkpoint) {
 
 std::optional<fs::path> newest_checkpoint(const fs::path& run) {
     auto candidates = checkpoints_of(run);
-    for (auto path = candidates.rbegin(); path != candidates.rend(); ++path) {
-        try {
-            verified_manifest(*path);
-            return *path;
-        } catch (const Error& error) {
-            base::log_warning(str("passing over ", path->string(), ": ", error.what()));
+    const auto newest = std::find_if(candidates.rbegin(), candidates.rend(), is_whole);
+    return newest == candidates.rend() ? std::nullopt : std::optional(*newest);
+}
+
+void remove_checkpoints_after(const fs::path& run, std::uint64_t optimizer_steps) {
+    for (const fs::path& path : checkpoints_of(run)) {
+        if (path.filename() > directory_name(optimizer_steps)) {
+            base::log_warning(str("removing ", path.string(), ", which the resumed run passed over"));
+            fs::remove_all(path);
         }
     }
-    return std::nullopt;
 }
 
 }  // namespace lockstep::trainer

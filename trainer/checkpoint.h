@@ -20,8 +20,9 @@ struct Progress {
     bool operator==(const Progress&) const = default;
 };
 
-/// What a checkpoint holds. Tensors are named "parameters/NAME", "buffers/NAME", "average/NAME" and "STATE/NAME" (a
-/// state array of the update rule), in the logical (row-major) order of their shape, whatever the memory format in use.
+/// What a checkpoint holds. Tensors are named "parameters/NAME", "buffers/NAME", "average/NAME",
+/// "average-buffers/NAME" and "STATE/NAME" (a state array of the update rule), in the logical (row-major) order of
+/// their shape, whatever the memory format in use.
 struct CheckpointContent {
     std::string model;
     std::vector<std::string> classes;
@@ -35,9 +36,14 @@ struct CheckpointContent {
 
 /// `run`/checkpoints/step-000000123: files with checksums, the manifest written last, all written aside, synced and
 /// renamed, so that the directory exists whole or not at all. Older ones beyond `keep` are removed afterwards. Called
-/// by one rank. Throws base::Error (disk full, ...) and leaves the earlier checkpoints alone.
+/// by one rank. One of the same step that is there already is kept if it is whole, and replaced if it isn't. Throws
+/// base::Error (disk full, ...) and leaves the earlier checkpoints alone.
 std::filesystem::path save_checkpoint(const std::filesystem::path& run, const CheckpointContent& content,
                                       std::int64_t keep);
+
+/// Removes, with a warning, the checkpoints of steps after `optimizer_steps`: damaged ones, passed over by a resumed
+/// run that will take those steps again.
+void remove_checkpoints_after(const std::filesystem::path& run, std::uint64_t optimizer_steps);
 
 /// Throws base::Error naming the file: missing, damaged (size or CRC-32C), another format version.
 CheckpointContent load_checkpoint(const std::filesystem::path& checkpoint);

@@ -13,7 +13,6 @@
 #include "trainer/letterbox_boxes.h"
 #include "trainer/models/decode.h"
 #include "trainer/models/model_factory.h"
-#include "trainer/models/safetensors.h"
 #include "trainer/models/yolov10.h"
 
 namespace lockstep::trainer {
@@ -130,14 +129,7 @@ Predictor::Predictor(const std::filesystem::path& run_or_weights, const std::opt
     }
     state_->network =
         make_detector({known.model, static_cast<std::int64_t>(known.classes.size()), known.image_size}, 0);
-    const LoadReport report = load_weights(*state_->network, path);
-    if (!report.missing.empty() || !report.shape_mismatched.empty()) {
-        throw Error(str(path.string(), ": not the weights of ", known.model, " with ", known.classes.size(),
-                        " classes: ", report.missing.size(), " tensors missing, ", report.shape_mismatched.size(),
-                        " of another shape",
-                        report.missing.empty() ? str(" (", report.shape_mismatched.front(), ")")
-                                               : str(" (", report.missing.front(), ")")));
-    }
+    load_whole_network(*state_->network, path, str(known.model, " with ", known.classes.size(), " classes"));
     state_->network->eval();
     state_->network->fuse_for_deployment();
 }

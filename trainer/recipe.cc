@@ -129,7 +129,7 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
     visit("augmentation.translate", r.augmentation.translate, "shift, +- this part of the side", probability,
           Effect::training);
     visit("augmentation.scale", r.augmentation.scale, "gain: 1 +- this", Bounds{0, 0.95}, Effect::training);
-    visit("augmentation.shear", r.augmentation.shear, "shear in degrees, +-", Bounds{0, 60}, Effect::training);
+    visit("augmentation.shear", r.augmentation.shear, "shear in degrees, +-", Bounds{0, 40}, Effect::training);
     visit("augmentation.hsv_hue", r.augmentation.hsv_hue, "hue gain, +-", probability, Effect::training);
     visit("augmentation.hsv_saturation", r.augmentation.hsv_saturation, "saturation gain, +-", probability,
           Effect::training);
@@ -305,6 +305,38 @@ toml::table parse_toml(const std::string& text, const std::string& origin) {
     }
 }
 
+/// A value that isn't the default was given for a reason; where it can't act, that reason fails silently.
+void refuse_without_effect(const Recipe& recipe) {
+    const auto& schedule = recipe.schedule.name;
+    const bool is_adamw = recipe.optimizer.name == "adamw";
+    const bool warms_up = recipe.schedule.warmup_epochs > 0;
+    struct Condition {
+        const char* key;
+        bool acts;
+        const char* when;
+    };
+    const Condition conditions[] = {
+        {"optimizer.beta2", is_adamw, "optimizer.name = \"adamw\""},
+        {"optimizer.reference_batch", recipe.optimizer.learning_rate_rule != "none",
+         "optimizer.learning_rate_rule = \"linear\" or \"sqrt\""},
+        {"schedule.warmup_momentum", !is_adamw && warms_up, "optimizer.name = \"sgd\" and schedule.warmup_epochs > 0"},
+        {"schedule.warmup_bias_rate", warms_up, "schedule.warmup_epochs > 0"},
+        {"schedule.step_epochs", schedule == "step", "schedule.name = \"step\""},
+        {"schedule.step_factor", schedule == "step", "schedule.name = \"step\""},
+        {"schedule.peak_fraction", schedule == "one_cycle", "schedule.name = \"one_cycle\""},
+        {"schedule.final_fraction", schedule != "step", "schedule.name other than \"step\""},
+    };
+    const auto given = describe(recipe), defaults = describe(Recipe{});
+    for (std::size_t i = 0; i < given.size(); ++i) {
+        for (const Condition& condition : conditions) {
+            if (given[i].key == condition.key && !condition.acts && given[i].value != defaults[i].value) {
+                throw UsageError(str("recipe: ", given[i].key, " = ", given[i].value, " acts only with ",
+                                     condition.when, "; remove it"));
+            }
+        }
+    }
+}
+
 }  // namespace
 
 Override parse_override(const std::string& text) {
@@ -335,6 +367,7 @@ Recipe parse_recipe(const std::string& toml, const std::string& origin, std::spa
         throw UsageError(str(origin, ": no training data; give data.train = \"DIR\" (made by lockstep import)"));
     }
     check_recipe(recipe, 1);
+    refuse_without_effect(recipe);
     return recipe;
 }
 
@@ -364,6 +397,15 @@ void check_recipe(const Recipe& recipe, std::int64_t ranks) {
     if (!is_detector(recipe) && (recipe.augmentation.mosaic > 0 || recipe.augmentation.mixup > 0) &&
         recipe.augmentation.enabled) {
         refuse("augmentation.mosaic and augmentation.mixup need boxes; set both to 0 for ", recipe.model);
+    }
+    if (recipe.augmentation.enabled && recipe.augmentation.mosaic + recipe.augmentation.mixup > 0 &&
+        recipe.augmentation.closing_epochs >= recipe.epochs) {
+        refuse("augmentation.closing_epochs = ", recipe.augmentation.closing_epochs,
+               " turns mosaic and mixup off in all ", recipe.epochs, " epochs; give fewer, or set both to 0");
+    }
+    if (recipe.augmentation.crop_padding >= recipe.image_size) {
+        refuse("augmentation.crop_padding = ", recipe.augmentation.crop_padding,
+               " could crop the whole image away; give less than image_size = ", recipe.image_size);
     }
     if (recipe.small_images && is_detector(recipe)) {
         refuse("small_images is for ResNets");

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/resources.h"
+#include "trainer/checkpoint.h"
 
 extern char** environ;
 
@@ -47,10 +48,18 @@ RunDirectory::RunDirectory(fs::path path) : path_(std::move(path)), metrics_(pat
     }
 }
 
+bool holds_run(const fs::path& path) {
+    return fs::exists(path / "metrics.jsonl");
+}
+
 RunDirectory RunDirectory::create(const fs::path& path) {
-    if (fs::exists(path / "metrics.jsonl")) {
-        throw base::UsageError(str(path.string(), " holds a run already; continue it with --resume ", path.string(),
-                                   ", or give another --out"));
+    if (holds_run(path)) {
+        const bool can_continue = newest_checkpoint(path).has_value();
+        throw base::UsageError(str(path.string(), " holds a run already",
+                                   can_continue
+                                       ? str("; continue it with --resume ", path.string(), ", or")
+                                       : ", which left no checkpoint; remove it, start over with --resume auto, or",
+                                   " give another --out"));
     }
     std::error_code failure;
     fs::create_directories(path, failure);

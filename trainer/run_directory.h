@@ -16,7 +16,8 @@ namespace lockstep::trainer {
 class RunDirectory {
   public:
     /// Creates it, or (`resumed_at` optimizer steps done) continues it: metrics of later steps, which will be taken
-    /// again, are cut off. Throws base::UsageError when a new run would overwrite an old one.
+    /// again, are cut off. Throws base::UsageError when a new run would overwrite an old one; the message says whether
+    /// that one can be continued.
     static RunDirectory create(const std::filesystem::path& path);
     static RunDirectory resume(const std::filesystem::path& path, std::uint64_t resumed_at);
 
@@ -36,6 +37,9 @@ class RunDirectory {
     std::filesystem::path path_;
     std::ofstream metrics_;
 };
+
+/// Whether a training was begun in this directory.
+bool holds_run(const std::filesystem::path& path);
 
 /// Every line of a run's metrics.jsonl; a last line that was cut short by a kill is left out.
 std::vector<nlohmann::json> read_metrics(const std::filesystem::path& run);

@@ -30,13 +30,12 @@ RunningStatistics::RunningStatistics(const std::vector<NamedBuffer>& buffers) {
     average_ = flat_.clone();
 }
 
-void RunningStatistics::average_over_ranks(comm::Communicator& communicator, std::uint64_t images) {
+void RunningStatistics::average_over_ranks(comm::Communicator& communicator, std::uint64_t images,
+                                           std::uint64_t all_images) {
     if (communicator.size() == 1 || flat_.numel() == 0) {
         return;
     }
-    double total = static_cast<double>(images);
-    communicator.all_reduce(comm::Buffer::of(std::span<double>(&total, 1)), comm::ReduceOp::sum, "images of the step");
-    flat_.mul_(static_cast<double>(images) / total);
+    flat_.mul_(static_cast<double>(images) / static_cast<double>(all_images));
     communicator.all_reduce(comm::buffer_of(flat_), comm::ReduceOp::sum, "batch-norm statistics");
 }
 
@@ -48,10 +47,6 @@ void RunningStatistics::swap_with_average() {
     const at::Tensor live = flat_.clone();
     flat_.copy_(average_);
     average_.copy_(live);
-}
-
-void RunningStatistics::reset_average() {
-    average_.copy_(flat_);
 }
 
 std::vector<RunningStatistics::NamedBuffer> RunningStatistics::average() const {

@@ -20,15 +20,12 @@ class RunningStatistics {
     /// Takes the floating-point buffers among `buffers` (all of one type) and replaces their storage.
     explicit RunningStatistics(const std::vector<NamedBuffer>& buffers);
 
-    /// The mean over ranks, weighted by the images that each has seen in this step. Collective; a rank without images
-    /// takes part and gets the others' mean.
-    void average_over_ranks(comm::Communicator& communicator, std::uint64_t images);
+    /// The mean over ranks, weighted by the images that each has seen in this step: `images` of `all_images`.
+    /// Collective; a rank without images takes part and gets the others' mean.
+    void average_over_ranks(comm::Communicator& communicator, std::uint64_t images, std::uint64_t all_images);
     void update_average(double decay);
     /// Live statistics and their moving average change places.
     void swap_with_average();
-    /// After the live ones were loaded or set: the average starts from them.
-    void reset_average();
-
     const std::vector<NamedBuffer>& live() const { return live_; }
     std::vector<NamedBuffer> average() const;  ///< views, under the same names
 

@@ -6,10 +6,9 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "trainer/models/layers.h"
-#include "trainer/models/safetensors.h"
 #include "trainer/tasks.h"
+#include "trainer/weights_file.h"
 
 namespace lockstep::trainer {
 
@@ -48,13 +47,7 @@ at::ScalarType weight_type(const Recipe& recipe) {
 
 void prepare_network(torch::nn::Module& network, const Recipe& recipe) {
     if (!recipe.initial_weights.empty()) {
-        const LoadReport report = load_weights(network, recipe.initial_weights);
-        if (report.matched.empty()) {
-            throw base::Error(str(recipe.initial_weights, ": no tensor has a name and shape of ", recipe.model));
-        }
-        base::log_info(str("initial weights from ", recipe.initial_weights, ": ", report.matched.size(),
-                           " tensors taken, ", report.missing.size(), " missing, ", report.unexpected.size(),
-                           " unexpected, ", report.shape_mismatched.size(), " of another shape"));
+        load_initial_network(network, recipe.initial_weights, recipe.model);
     }
     network.to(weight_type(recipe));
     set_batch_norm_mode(network, recipe.batch_norm == "frozen" ? BatchNormMode::frozen : BatchNormMode::local);

@@ -1,13 +1,11 @@
 #include "trainer/trainer.h"
 
-#include <ATen/Parallel.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -16,9 +14,11 @@
 #include "base/log.h"
 #include "base/resources.h"
 #include "comm/gradient_reducer.h"
+#include "sharding/augmentation.h"
 #include "sharding/loader.h"
 #include "trainer/optimizers/optimizer.h"
 #include "trainer/optimizers/update_rules.h"
+#include "trainer/rank_cores.h"
 #include "trainer/report.h"
 #include "trainer/run_directory.h"
 #include "trainer/running_statistics.h"
@@ -71,19 +71,15 @@ sharding::AugmentationOptions augmentation_options(const Recipe& recipe) {
     return options;
 }
 
-sharding::Dataset open_training_data(const Recipe& recipe) {
-    auto data = sharding::Dataset::open(recipe.data.train);
-    if (data.size() == 0) {
-        throw Error(str(recipe.data.train, ": the data set is empty"));
-    }
-    return data;
-}
-
 std::optional<sharding::Dataset> open_validation_data(const Recipe& recipe, const sharding::Dataset& train) {
     if (recipe.data.validation.empty()) {
         return std::nullopt;
     }
     auto data = sharding::Dataset::open(recipe.data.validation);
+    if (data.task() != train.task()) {
+        throw Error(str("one of ", recipe.data.validation, " and ", recipe.data.train,
+                        " holds boxes, the other labels; take both of the same kind"));
+    }
     if (data.classes() != train.classes()) {
         throw Error(str(recipe.data.validation, " has the classes [", base::join(data.classes(), ", "), "], but ",
                         recipe.data.train, " has [", base::join(train.classes(), ", "),
@@ -124,16 +120,18 @@ struct Trainer::State {
     std::uint64_t peak_pss = 0;
     double last_resource_reading = -1e9;
     Evaluation last_evaluation;
+    std::optional<std::uint64_t> evaluated_at;  ///< the optimizer step of last_evaluation
     std::string last_step_text;
 
-    State(Recipe the_recipe, fs::path path, const std::optional<fs::path>& resume_from, Communicators communicators,
-          comm::Topology the_topology);
+    State(Recipe the_recipe, const RunStart& start, Communicators communicators, comm::Topology the_topology);
 
     bool is_first() const { return comm::index_of(comms.control.rank()) == 0; }
     std::uint64_t ranks() const { return static_cast<std::uint64_t>(comms.control.size()); }
     sharding::LoaderOptions loader_options() const;
     double average_decay() const;
-    void start_run_directory(bool resumed);
+    void agree_on_start();
+    void broadcast_state();
+    void start_run_directory(const RunStart& start);
     StartFacts start_facts() const;
 
     void train_step(const sharding::Batch& batch, double started);
@@ -142,6 +140,7 @@ struct Trainer::State {
     bool reached_step_limit() const;
     std::string display_text() const;
     bool agree_to_stop(const StopRequest& stop);
+    bool nothing_is_left();
     void finish_epoch();
     void check_ledger();
     sharding::Ledger total_ledger();
@@ -159,29 +158,35 @@ struct Trainer::State {
 
 namespace {
 
-/// OMP_NUM_THREADS where a launcher or a person has set it; else the rank's part of the node's cores.
-unsigned cores_per_rank_of(const comm::Topology& topology, comm::Rank rank) {
-    if (const char* given = std::getenv("OMP_NUM_THREADS")) {
-        const int threads = std::atoi(given);
-        if (threads > 0) {
-            return static_cast<unsigned>(threads);
-        }
-    }
-    const auto neighbours = topology.ranks_of_node(topology.node_of(rank)).size();
-    return std::max(1U, base::usable_cores() / static_cast<unsigned>(neighbours));
+/// The weights come from a checkpoint then.
+Recipe without_initial_weights(Recipe recipe) {
+    recipe.initial_weights.clear();
+    return recipe;
+}
+
+/// The first rank whose text isn't rank 0's; every rank finds the same.
+std::optional<comm::Rank> first_to_differ(comm::Communicator& communicator, const std::string& mine, const char* name) {
+    const auto texts = communicator.all_gather_bytes(std::as_bytes(std::span(mine)), name);
+    const auto other = std::ranges::find_if(texts, [&](const auto& text) { return text != texts.front(); });
+    return other == texts.end() ? std::nullopt
+                                : std::optional(comm::Rank{static_cast<std::int32_t>(other - texts.begin())});
+}
+
+double ratio(double part, double whole) {
+    return whole > 0 ? part / whole : 0;
 }
 
 }  // namespace
 
-Trainer::State::State(Recipe the_recipe, fs::path path, const std::optional<fs::path>& resume_from,
-                      Communicators communicators, comm::Topology the_topology)
+Trainer::State::State(Recipe the_recipe, const RunStart& start, Communicators communicators,
+                      comm::Topology the_topology)
     : recipe(std::move(the_recipe)),
       comms(communicators),
       topology(std::move(the_topology)),
-      cores_per_rank(cores_per_rank_of(topology, comms.control.rank())),
-      train(open_training_data(recipe)),
+      cores_per_rank(use_cores_of_rank(comms.control, topology)),
+      train(sharding::Dataset::open(recipe.data.train)),
       validation(open_validation_data(recipe, train)),
-      task(make_task(recipe, train)),
+      task(make_task(start.checkpoint ? without_initial_weights(recipe) : recipe, train)),
       parameters(task->network()),
       reducer(comms.gradients, parameters.by_head(*task), recipe.communication.bucket_mib),
       optimizer(reducer.layout(), reducer.gradients(), parameters.tensors, parameters.groups, make_update_rule(recipe),
@@ -191,24 +196,50 @@ Trainer::State::State(Recipe the_recipe, fs::path path, const std::optional<fs::
             static_cast<std::uint64_t>(recipe.seed), train.size()),
       steps_per_epoch(order.steps_per_epoch(static_cast<std::uint64_t>(recipe.batch))),
       schedule(recipe, steps_per_epoch),
-      run_path(std::move(path)) {
+      run_path(start.directory) {
     check_recipe(recipe, static_cast<std::int64_t>(ranks()));
-    at::set_num_threads(static_cast<int>(cores_per_rank));
-    if (resume_from) {
-        load(load_checkpoint(*resume_from), *resume_from);
-    }
-    // Rank 0's values, so that neither a machine's arithmetic nor a file that differs can set the ranks apart.
-    for (const auto& segment : optimizer.parameters().segments()) {
-        comms.gradients.broadcast(comm::buffer_of(segment), comm::Rank{0}, "initial parameters");
-    }
-    if (!resume_from) {
+    const auto options = loader_options();
+    // Its constructor refuses what it can't do: better here than when a run directory lies there.
+    [[maybe_unused]] const sharding::Augmenter probe(options.augmentation, train.task(), options.image_size,
+                                                     options.seed, options.closing_epoch, train.size());
+    if (start.checkpoint) {
+        load(load_checkpoint(*start.checkpoint), *start.checkpoint);
+    } else {
         for (std::size_t i = 0; i < optimizer.parameters().segments().size(); ++i) {
             optimizer.average().segment(i).copy_(optimizer.parameters().segment(i));
         }
     }
+    agree_on_start();
+    broadcast_state();
     if (is_first()) {
-        start_run_directory(resume_from.has_value());
+        start_run_directory(start);
         std::fputs(start_table(recipe, start_facts()).c_str(), stderr);
+    }
+}
+
+/// Collective. A node-local copy of a data set, a recipe edited during the launch or a checkpoint that only some ranks
+/// see would make every rank train something else, and no sum would show it.
+void Trainer::State::agree_on_start() {
+    const auto require_same = [&](const std::string& mine, const char* what) {
+        if (const auto rank = first_to_differ(comms.control, mine, what)) {
+            throw Error(str("rank ", comm::index_of(*rank), " on ", topology.host_of(*rank), " has another ", what,
+                            " than rank 0 on ", topology.host_of(comm::Rank{0}),
+                            "; all ranks have to read the same files"));
+        }
+    };
+    require_same(to_toml(recipe), "recipe");
+    require_same(str(train.content_hash()), "training data set");
+    require_same(str(validation ? validation->content_hash() : 0), "validation data set");
+    require_same(str(progress.optimizer_steps), "checkpoint");
+}
+
+/// Collective. Rank 0's values, so that no machine's arithmetic can set the ranks apart from the start.
+void Trainer::State::broadcast_state() {
+    for (auto& [name, tensor] : named_state()) {
+        const at::Tensor plain = tensor.contiguous();
+        comms.gradients.broadcast(comm::buffer_of(plain), comm::Rank{0}, "initial state");
+        at::NoGradGuard no_grad;
+        tensor.copy_(plain);
     }
 }
 
@@ -232,8 +263,17 @@ double Trainer::State::average_decay() const {
     return recipe.ema.decay * (1 - std::exp(-static_cast<double>(optimizer.steps() + 1) / recipe.ema.tau));
 }
 
-void Trainer::State::start_run_directory(bool resumed) {
-    run = resumed ? RunDirectory::resume(run_path, progress.optimizer_steps) : RunDirectory::create(run_path);
+void Trainer::State::start_run_directory(const RunStart& start) {
+    if (start.checkpoint) {
+        remove_checkpoints_after(run_path, progress.optimizer_steps);
+        run = RunDirectory::resume(run_path, progress.optimizer_steps);
+    } else if (start.may_start_over && holds_run(run_path)) {
+        base::log_warning(str(run_path.string(), " holds a run that left no whole checkpoint; it starts over"));
+        remove_checkpoints_after(run_path, 0);
+        run = RunDirectory::resume(run_path, 0);
+    } else {
+        run = RunDirectory::create(run_path);
+    }
     run->write_recipe(recipe);
     std::vector<std::string> hosts;
     for (std::int32_t rank = 0; rank < topology.ranks(); ++rank) {
@@ -318,7 +358,7 @@ void Trainer::State::train_step(const sharding::Batch& batch, double started) {
                         "; lower optimizer.learning_rate"));
     }
     if (recipe.batch_norm == "local") {
-        statistics.average_over_ranks(comms.batch_norm, own_images);
+        statistics.average_over_ranks(comms.batch_norm, own_images, images);
     }
     statistics.update_average(decay);
     ++progress.optimizer_steps;
@@ -358,10 +398,9 @@ bool Trainer::State::reached_step_limit() const {
 }
 
 std::string Trainer::State::display_text() const {
-    const double seconds = std::max(epoch_sums.seconds, 1e-9);
     return str("epoch ", progress.epoch + 1, "/", recipe.epochs, ", ", last_step_text, ", ",
-               fixed(static_cast<double>(epoch_sums.images) / seconds, 1), " images/s, data wait ",
-               fixed(100 * epoch_sums.wait / seconds, 1), "%, memory ",
+               fixed(ratio(static_cast<double>(epoch_sums.images), epoch_sums.seconds), 1), " images/s, data wait ",
+               fixed(100 * ratio(epoch_sums.wait, epoch_sums.seconds), 1), "%, memory ",
                base::human_bytes(static_cast<double>(peak_pss)));
 }
 
@@ -423,9 +462,10 @@ Evaluation Trainer::State::evaluate(std::size_t pictures) {
                                     .threads = cores_per_rank,
                                     .min_score = recipe.evaluation.min_score,
                                     .max_detections = recipe.evaluation.max_detections,
-                                    .pictures = pictures};
+                                    .pictures = is_first() ? pictures : 0};
     Evaluation result = task->evaluate(*validation, options, comms.control);
     swap_average();
+    evaluated_at = progress.optimizer_steps;
     return result;
 }
 
@@ -439,9 +479,9 @@ void Trainer::State::finish_epoch() {
                  {"step", progress.optimizer_steps},
                  {"loss", mean_loss},
                  {"seconds", epoch_sums.seconds},
-                 {"images_per_second", static_cast<double>(epoch_sums.images) / epoch_sums.seconds},
-                 {"data_wait_fraction", epoch_sums.wait / epoch_sums.seconds},
-                 {"exposed_communication_fraction", epoch_sums.exposed / epoch_sums.seconds}};
+                 {"images_per_second", ratio(static_cast<double>(epoch_sums.images), epoch_sums.seconds)},
+                 {"data_wait_fraction", ratio(epoch_sums.wait, epoch_sums.seconds)},
+                 {"exposed_communication_fraction", ratio(epoch_sums.exposed, epoch_sums.seconds)}};
     const auto epochs = static_cast<std::uint64_t>(recipe.epochs);
     const bool is_last = finished == epochs;
     const bool is_due = finished % static_cast<std::uint64_t>(recipe.evaluation.every_epochs) == 0 &&
@@ -456,16 +496,19 @@ void Trainer::State::finish_epoch() {
             base::log_info(str("epoch ", finished, "/", recipe.epochs, ": loss ", fixed(mean_loss, 3), ", ",
                                task->headline(), " ", fixed(last_evaluation.metrics.at(task->headline()), 4), ", ",
                                fixed(line["images_per_second"], 1), " images/s, data wait ",
-                               fixed(100 * epoch_sums.wait / epoch_sums.seconds, 1), "%"));
+                               fixed(100 * ratio(epoch_sums.wait, epoch_sums.seconds), 1), "%"));
         }
     }
     if (is_first()) {
         run->log_metrics(line);
     }
     close_epoch_sums();
-    if (recipe.checkpoint.every_epochs > 0 &&
-        finished % static_cast<std::uint64_t>(recipe.checkpoint.every_epochs) == 0 && !is_last) {
-        save(true);
+    const auto is_multiple = [](std::uint64_t done, std::int64_t every) {
+        return every > 0 && done % static_cast<std::uint64_t>(every) == 0;
+    };
+    const bool is_due_by_epochs = is_multiple(finished, recipe.checkpoint.every_epochs);
+    if (!is_last && (is_due_by_epochs || is_multiple(progress.optimizer_steps, recipe.checkpoint.every_steps))) {
+        save(is_due_by_epochs);
     }
 }
 
@@ -563,6 +606,9 @@ void Trainer::State::close_epoch_sums() {
 
 void Trainer::State::finish_run() {
     close_epoch_sums();  // of an epoch that max_steps cut short
+    if (validation && evaluated_at != progress.optimizer_steps) {
+        last_evaluation = evaluate(report_pictures);
+    }
     last_resource_reading = 0;
     read_resources();
     const double pss = greatest_of_ranks(static_cast<double>(peak_pss), "peak memory");
@@ -572,11 +618,11 @@ void Trainer::State::finish_run() {
     }
     const json summary = {{"model", recipe.model},
                           {"ranks", ranks()},
-                          {"images_per_second", static_cast<double>(training_images) / training_seconds},
-                          {"seconds_per_epoch",
-                           training_seconds / static_cast<double>(training_images) * static_cast<double>(train.size())},
+                          {"images_per_second", ratio(static_cast<double>(training_images), training_seconds)},
+                          {"seconds_per_epoch", ratio(training_seconds, static_cast<double>(training_images)) *
+                                                    static_cast<double>(train.size())},
                           {"peak_pss_mib", pss / (1 << 20)},
-                          {"data_wait_fraction", training_wait / training_seconds},
+                          {"data_wait_fraction", ratio(training_wait, training_seconds)},
                           {"metrics", last_evaluation.metrics},
                           {"epochs", progress.epoch},
                           {"steps", progress.optimizer_steps}};
@@ -585,24 +631,45 @@ void Trainer::State::finish_run() {
     const std::string table =
         str(last_evaluation.table, recipe.model, ", ", progress.epoch, " epochs, ", progress.optimizer_steps,
             " steps, ", ranks(), " rank(s): ", fixed(summary["images_per_second"], 1), " images/s, data wait ",
-            fixed(100 * training_wait / training_seconds, 1), "%, memory ", base::human_bytes(pss), " a rank\n",
+            fixed(100 * ratio(training_wait, training_seconds), 1), "%, memory ", base::human_bytes(pss), " a rank\n",
             "weights  ", (run_path / "weights.safetensors").string(), "\nreport   ",
             (run_path / "report.html").string(), "\n");
     std::fputs(table.c_str(), stdout);
 }
 
-Trainer::Trainer(Recipe recipe, const fs::path& run, const std::optional<fs::path>& resume_from,
-                 Communicators communicators, comm::Topology topology)
-    : state_(std::make_unique<State>(std::move(recipe), run, resume_from, communicators, std::move(topology))) {}
+/// Collective. A run that has reached its end and says so is left as it is; one that was killed before it could is
+/// finished.
+bool Trainer::State::nothing_is_left() {
+    const bool is_over = progress.epoch >= static_cast<std::uint64_t>(recipe.epochs) || reached_step_limit();
+    std::int32_t nothing = is_first() && is_over && fs::exists(run_path / "summary.json") ? 1 : 0;
+    comms.control.broadcast(comm::Buffer::of(std::span<std::int32_t>(&nothing, 1)), comm::Rank{0}, "what is left");
+    return nothing != 0;
+}
+
+Trainer::Trainer(Recipe recipe, const RunStart& start, Communicators communicators, comm::Topology topology)
+    : state_(std::make_unique<State>(std::move(recipe), start, communicators, std::move(topology))) {}
 
 Trainer::~Trainer() = default;
 
 Outcome Trainer::run() {
     State& s = *state_;
     const StopRequest stop;
+    if (s.progress.step_in_epoch == s.steps_per_epoch) {
+        s.finish_epoch();  // the earlier process was stopped between the epoch's last step and this
+    }
+    if (s.nothing_is_left()) {
+        if (s.is_first()) {
+            base::log_info(
+                str("nothing is left to train; ", (s.run_path / "summary.json").string(), " says how it ended"));
+        }
+        return Outcome::finished;
+    }
     const sharding::Share share{static_cast<std::uint64_t>(comm::index_of(s.comms.control.rank())), s.ranks()};
     sharding::Loader loader(s.train, s.order, share, s.loader_options(), s.progress.epoch, s.progress.step_in_epoch);
-    base::Progress display(s.is_first() ? "training" : "", "steps", s.schedule.total_steps());
+    const std::uint64_t last_step =
+        s.recipe.max_steps > 0 ? std::min(static_cast<std::uint64_t>(s.recipe.max_steps), s.schedule.total_steps())
+                               : s.schedule.total_steps();
+    base::Progress display(s.is_first() ? "training" : "", "steps", last_step, s.progress.optimizer_steps);
     const auto save_every = static_cast<std::uint64_t>(s.recipe.checkpoint.every_steps);
     while (s.progress.epoch < static_cast<std::uint64_t>(s.recipe.epochs) && !s.reached_step_limit()) {
         const double started = base::monotonic_seconds();

@@ -19,17 +19,22 @@ struct Communicators {
     comm::Communicator& control;
 };
 
+/// Where a run lies, on storage that all ranks see, and what it continues from.
+struct RunStart {
+    std::filesystem::path directory;
+    std::optional<std::filesystem::path> checkpoint = std::nullopt;  ///< none: from the beginning
+    bool may_start_over = false;  ///< also where the directory holds a run that left no checkpoint
+};
+
 enum class Outcome : std::uint8_t { finished, stopped_at_checkpoint };
 
 /// Synchronous data-parallel training of one recipe: the same code for one rank and for many. Collective: every rank
 /// makes one with the same recipe and calls run().
 class Trainer {
   public:
-    /// `run` is the run's directory, on storage that all ranks see. With `resume_from` (a checkpoint) the run continues
-    /// there. Throws base::Error or base::UsageError before anything is written: data sets and checkpoint are checked
-    /// first.
-    Trainer(Recipe recipe, const std::filesystem::path& run, const std::optional<std::filesystem::path>& resume_from,
-            Communicators communicators, comm::Topology topology);
+    /// Throws base::Error or base::UsageError before anything is written: recipe, data sets and checkpoint are checked
+    /// first, and that all ranks read the same ones.
+    Trainer(Recipe recipe, const RunStart& start, Communicators communicators, comm::Topology topology);
     ~Trainer();
 
     /// Trains to the end of the recipe, or to the end of the step in which SIGTERM or SIGUSR1 reached any rank.

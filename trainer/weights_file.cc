@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "trainer/models/safetensors.h"
 
 namespace lockstep::trainer {
@@ -23,6 +24,46 @@ void save_network(const std::filesystem::path& path, const torch::nn::Module& ne
                       {"small_images", facts.small_images ? "true" : "false"}});
 }
 
+namespace {
+
+void require_none(const std::vector<std::string>& tensors, const char* fault, const std::filesystem::path& path,
+                  const std::string& model) {
+    if (!tensors.empty()) {
+        throw base::Error(base::str(path.string(), ": not the weights of ", model, ": ", tensors.size(), " tensors ",
+                                    fault, ", the first is ", tensors.front()));
+    }
+}
+
+/// Some exporters leave it away, and nothing that Lockstep computes reads it.
+bool is_dispensable(const std::string& name) {
+    return name.ends_with("num_batches_tracked");
+}
+
+/// The class branches of a detector and the last layer of a classifier.
+bool depends_on_classes(const std::string& name) {
+    return (name.starts_with("model.23.") && name.find("cv3.") != std::string::npos) || name.starts_with("fc.");
+}
+
+}  // namespace
+
+void load_whole_network(torch::nn::Module& network, const std::filesystem::path& path, const std::string& model) {
+    LoadReport report = load_weights(network, path);
+    std::erase_if(report.missing, is_dispensable);
+    require_none(report.missing, "missing", path, model);
+    require_none(report.shape_mismatched, "of another shape", path, model);
+}
+
+void load_initial_network(torch::nn::Module& network, const std::filesystem::path& path, const std::string& model) {
+    LoadReport report = load_weights(network, path);
+    const std::size_t of_classes = std::erase_if(report.shape_mismatched, depends_on_classes);
+    std::erase_if(report.missing, is_dispensable);
+    require_none(report.missing, "missing", path, model);
+    require_none(report.shape_mismatched, "of another shape", path, model);
+    base::log_info(base::str("initial weights from ", path.string(), ": ", report.matched.size(), " tensors taken, ",
+                             of_classes, " are for another number of classes and start from the seed, ",
+                             report.unexpected.size(), " unknown"));
+}
+
 NetworkFacts read_network_facts(const std::filesystem::path& path) {
     const auto metadata = load_safetensors(path).metadata;
     try {
@@ -30,7 +71,7 @@ NetworkFacts read_network_facts(const std::filesystem::path& path) {
                 std::stoll(metadata.at("image_size")), metadata.at("small_images") == "true"};
     } catch (const std::exception& error) {
         throw base::Error(base::str(path.string(), ": the metadata doesn't say which model these weights belong to (",
-                                    error.what(), "); give --model, --classes and --size"));
+                                    error.what(), "); predict takes --model, --classes and --size for such a file"));
     }
 }
 

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import struct
 import subprocess
@@ -171,6 +172,27 @@ class Command(unittest.TestCase):
         self.expect_refused(run("train", self.recipe, "--out", self.folder / "none", "--set", f"data.train={self.folder}/nowhere"), 1, "nowhere")
         self.assertFalse((self.folder / "none" / "metrics.jsonl").exists(), "nothing half-written")
 
+    def test_predict_overwrites_nothing(self):
+        copies = self.folder / "copies"
+        copies.mkdir()
+        for name in ("scene-00.png", "scene-01.png"):
+            shutil.copy(self.photos / name, copies)
+        before = (copies / "scene-00.png").read_bytes()
+        self.expect_refused(run("predict", self.trained, copies, "--out", copies), 2, "overwrite", "scene-00.png")
+        self.assertEqual(before, (copies / "scene-00.png").read_bytes())
+        self.expect_refused(run("predict", self.trained, copies / "scene-00.png", self.photos / "scene-00.png", "--out", self.folder / "both"),
+                            2, "would both be drawn")
+
+    def test_eval_of_another_network_is_refused(self):
+        weights = self.folder / "other.safetensors"
+        raw = (self.trained / "weights.safetensors").read_bytes()
+        length = struct.unpack("<Q", raw[:8])[0]
+        header = json.loads(raw[8 : 8 + length])
+        header["__metadata__"]["model"] = "yolov10s"
+        text = json.dumps(header).encode()
+        weights.write_bytes(struct.pack("<Q", len(text)) + text + raw[8 + length :])
+        self.expect_refused(run("eval", weights, "--data", self.data), 1, "not the weights of yolov10s")
+
     def test_more_ranks_than_images_of_a_step(self):
         result = run("train", self.recipe, "--out", self.folder / "thin", "--set", "batch=2", ranks=3)
         self.expect_refused(result, 2, "ranks")
@@ -183,10 +205,8 @@ class Command(unittest.TestCase):
         metrics = out / "metrics.jsonl"
         while not (metrics.exists() and metrics.stat().st_size > 0) and time.monotonic() < deadline:
             time.sleep(0.05)
-        ranks = self.ranks_of(process.pid)
-        self.assertEqual(2, len(ranks))
-        for pid in ranks:
-            os.kill(pid, signal.SIGUSR1)
+        # mpirun hands SIGUSR1 on to the ranks; after a SIGTERM it would kill them within a second.
+        os.kill(self.child_of(process.pid, "mpirun"), signal.SIGUSR1)
         _, errors = process.communicate(timeout=120)
         self.assertEqual(75, process.returncode, errors[-2000:])
         done = json.loads(metrics.read_text().splitlines()[-1])["step"]
@@ -197,14 +217,15 @@ class Command(unittest.TestCase):
         self.assertEqual(list(range(1, done + 7)), [line["step"] for line in steps if line["kind"] == "step"])
 
     @staticmethod
-    def ranks_of(launcher):
-        found, todo = [], [launcher]
+    def child_of(process, name):
+        """The process itself or the first below it with this name."""
+        todo = [process]
         while todo:
-            for child in map(int, pathlib.Path(f"/proc/{todo[0]}/task/{todo.pop(0)}/children").read_text().split()):
-                todo.append(child)
-                if pathlib.Path(f"/proc/{child}/comm").read_text().startswith("lockstep"):
-                    found.append(child)
-        return found
+            candidate = todo.pop(0)
+            if pathlib.Path(f"/proc/{candidate}/comm").read_text().startswith(name):
+                return candidate
+            todo += map(int, pathlib.Path(f"/proc/{candidate}/task/{candidate}/children").read_text().split())
+        raise LookupError(f"no {name} below {process}")
 
 
 if __name__ == "__main__":

@@ -279,6 +279,17 @@ TEST_F(ImportVocTest, BadImagesCanBeSkippedAndAreCounted) {
     }
 }
 
+TEST_F(ImportVocTest, BoxesOfATurnedPhotoAreRefused) {
+    write("in/a.png", encode_png(pattern(48, 64)));
+    write("in/a.xml", annotation("a.png", object("cat", "1", "1", "60", "40"), 64, 48));
+    expect_failure({"a.png", "48 x 64", "64 x 48", "EXIF"});
+    photo("b", object("cat", "1", "1", "8", "8"));
+    options.skip_bad_images = true;
+    const Dataset set = import();
+    EXPECT_EQ(set.size(), 1u);
+    EXPECT_EQ(set.dropped_images().at("unreadable"), 1u);
+}
+
 TEST_F(ImportVocTest, UnknownClass) {
     photo("a", object("cat", "1", "1", "9", "9") + object("dgo", "1", "1", "9", "9"));
     voc.classes = {"cat", "dog"};

@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/file.h"
 
 namespace lockstep::trainer {
 namespace {
@@ -98,6 +99,38 @@ TEST_F(CheckpointTest, DamagedFilesAreNamedAndPassedOver) {
     fs::resize_file(new_one / "rank-00000.h5", static_cast<std::uintmax_t>(size - 100));
     EXPECT_EQ(newest_checkpoint(run_), old_one);
     std::ofstream(old_one / "manifest.json") << "{\"format\": 1, ";
+    EXPECT_EQ(newest_checkpoint(run_), std::nullopt);
+}
+
+TEST_F(CheckpointTest, AFlippedDigitInTheManifestIsSeen) {
+    const fs::path old_one = save_checkpoint(run_, content_at(5), 3);
+    const fs::path new_one = save_checkpoint(run_, content_at(10), 3);
+    std::string manifest = base::read_text(new_one / "manifest.json");
+    const auto at = manifest.find("\"optimizer_steps\": 10");
+    ASSERT_NE(at, std::string::npos) << manifest;
+    manifest[at + 20] = '7';
+    std::ofstream(new_one / "manifest.json") << manifest;
+    EXPECT_EQ(newest_checkpoint(run_), old_one);
+}
+
+TEST_F(CheckpointTest, ADamagedOneIsWrittenAnewAndAWholeOneKept) {
+    const fs::path path = save_checkpoint(run_, content_at(5), 3);
+    flip_byte(path / "rank-00000.h5", 0);
+    EXPECT_EQ(newest_checkpoint(run_), std::nullopt);
+    EXPECT_EQ(save_checkpoint(run_, content_at(5), 3), path);
+    EXPECT_EQ(newest_checkpoint(run_), path);
+    const auto written = fs::last_write_time(path / "manifest.json");
+    save_checkpoint(run_, content_at(5), 3);
+    EXPECT_EQ(fs::last_write_time(path / "manifest.json"), written);
+}
+
+TEST_F(CheckpointTest, OnesAfterAStepCanBeRemoved) {
+    for (std::uint64_t step : {5, 10, 1000}) {
+        save_checkpoint(run_, content_at(step), 3);
+    }
+    remove_checkpoints_after(run_, 10);
+    EXPECT_EQ(newest_checkpoint(run_), run_ / "checkpoints" / "step-000000010");
+    remove_checkpoints_after(run_, 0);
     EXPECT_EQ(newest_checkpoint(run_), std::nullopt);
 }
 

@@ -84,7 +84,7 @@ class EquivalenceTest : public testing::Test {
         const auto batch_norm = comm::make_mpi_communicator("batch norm", tests::test_timeout);
         const auto control = comm::make_mpi_communicator("control", tests::test_timeout);
         {
-            Trainer trainer(recipe, root_ / "together", std::nullopt, {*gradients, *batch_norm, *control},
+            Trainer trainer(recipe, {root_ / "together"}, {*gradients, *batch_norm, *control},
                             comm::detect_topology(*control));
             trainer.run();
         }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -11,7 +12,9 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "comm/mpi.h"
+#include "sharding/epoch_order.h"
 #include "tests/comm/mpi_test_main.h"
 #include "tests/trainer/small_training.h"
 #include "trainer/checkpoint.h"
@@ -44,13 +47,13 @@ class ResumeTest : public testing::Test {
     }
     bool is_first() const { return comm::index_of(world_->rank()) == 0; }
 
-    Outcome train(const Recipe& recipe, const std::string& name) {
+    Outcome train(const Recipe& recipe, const std::string& name, bool may_start_over = false) {
         const auto gradients = comm::make_mpi_communicator("gradients", tests::test_timeout);
         const auto batch_norm = comm::make_mpi_communicator("batch norm", tests::test_timeout);
         const auto control = comm::make_mpi_communicator("control", tests::test_timeout);
         const auto checkpoint = newest_checkpoint(root_ / name);
         world_->barrier("checkpoint found");
-        Trainer trainer(recipe, root_ / name, checkpoint, {*gradients, *batch_norm, *control},
+        Trainer trainer(recipe, {root_ / name, checkpoint, may_start_over}, {*gradients, *batch_norm, *control},
                         comm::detect_topology(*control));
         const Outcome outcome = trainer.run();
         world_->barrier("trained");
@@ -69,6 +72,17 @@ class ResumeTest : public testing::Test {
         }
     }
 
+    void expect_same_metrics(const std::string& one, const std::string& other) const {
+        const auto a = read_metrics(root_ / one), b = read_metrics(root_ / other);
+        ASSERT_EQ(a.size(), b.size());
+        for (std::size_t i = 0; i < a.size(); ++i) {
+            for (const char* key : {"kind", "epoch", "step", "loss", "accuracy"}) {
+                EXPECT_EQ(a[i].value(key, nlohmann::json()), b[i].value(key, nlohmann::json()))
+                    << key << " of line " << i + 1;
+            }
+        }
+    }
+
     /// Ten steps straight against five, a stop, five more.
     void expect_exact_resume(Recipe recipe) {
         recipe.max_steps = 10;
@@ -79,12 +93,7 @@ class ResumeTest : public testing::Test {
         train(recipe, "broken");
         expect_same_state("straight", "broken");
         if (is_first()) {
-            const auto straight = read_metrics(root_ / "straight"), broken = read_metrics(root_ / "broken");
-            ASSERT_EQ(straight.size(), broken.size());
-            for (std::size_t i = 0; i < straight.size(); ++i) {
-                EXPECT_EQ(straight[i]["loss"], broken[i]["loss"]) << "line " << i + 1;
-                EXPECT_EQ(straight[i]["step"], broken[i]["step"]) << "line " << i + 1;
-            }
+            expect_same_metrics("straight", "broken");
         }
         world_->barrier("compared");
     }
@@ -130,6 +139,126 @@ TEST_F(ResumeTest, SignalStopsAtACheckpointOnAllRanks) {
         expect_same_state("straight", name);
         world_->barrier("compared");
     }
+}
+
+/// What a signal leaves that arrives during the last step of an epoch: the step is done, the epoch not yet closed.
+TEST_F(ResumeTest, StopBehindTheLastStepOfAnEpoch) {
+    Recipe recipe = tests::small_classification_recipe(root_ / "labels");
+    recipe.data.validation = recipe.data.train;
+    train(recipe, "straight");
+    recipe.max_steps = 3;
+    train(recipe, "broken");
+    if (is_first()) {
+        const fs::path run = root_ / "broken";
+        auto content = load_checkpoint(*newest_checkpoint(run));
+        ASSERT_EQ(content.progress, (Progress{1, 0, 3, 0}));
+        std::string steps;
+        for (const auto& line : read_metrics(run)) {
+            if (line["kind"] == "step") {
+                content.progress.epoch_loss += line["loss"].get<double>();
+                steps += line.dump() + "\n";
+            }
+        }
+        content.progress.epoch = 0;
+        content.progress.step_in_epoch = 3;
+        const auto whole = sharding::Ledger::whole(17);
+        content.ledger_count = whole.count, content.ledger_hash = whole.hash;
+        fs::remove_all(run / "checkpoints");
+        fs::remove(run / "summary.json");
+        base::write_whole(run / "metrics.jsonl", steps);
+        save_checkpoint(run, content, 1);
+    }
+    world_->barrier("checkpoint moved back");
+    recipe.max_steps = 0;
+    EXPECT_EQ(train(recipe, "broken"), Outcome::finished);
+    expect_same_state("straight", "broken");
+    if (is_first()) {
+        expect_same_metrics("straight", "broken");
+    }
+    world_->barrier("compared");
+}
+
+TEST_F(ResumeTest, AFinishedRunIsLeftAsItIs) {
+    Recipe recipe = tests::small_classification_recipe(root_ / "labels");
+    recipe.data.validation = recipe.data.train;
+    train(recipe, "run");
+    const fs::path summary = root_ / "run" / "summary.json";
+    const std::string before = base::read_text(summary);
+    world_->barrier("read");
+    EXPECT_EQ(train(recipe, "run"), Outcome::finished);
+    EXPECT_EQ(base::read_text(summary), before);
+    world_->barrier("compared");
+    // Killed between the last checkpoint and the summary.
+    if (is_first()) {
+        fs::remove(summary);
+        fs::remove(root_ / "run" / "report.html");
+    }
+    world_->barrier("removed");
+    EXPECT_EQ(train(recipe, "run"), Outcome::finished);
+    const auto was = nlohmann::json::parse(before), is = nlohmann::json::parse(base::read_text(summary));
+    EXPECT_EQ(is["metrics"], was["metrics"]);
+    EXPECT_EQ(is["steps"], was["steps"]);
+    EXPECT_TRUE(fs::exists(root_ / "run" / "report.html"));
+    world_->barrier("finished again");
+}
+
+TEST_F(ResumeTest, ARunThatMaxStepsEndsIsEvaluated) {
+    Recipe recipe = tests::small_classification_recipe(root_ / "labels");
+    recipe.data.validation = recipe.data.train;
+    recipe.max_steps = 4;
+    train(recipe, "run");
+    const auto summary = nlohmann::json::parse(base::read_text(root_ / "run" / "summary.json"));
+    EXPECT_TRUE(summary["metrics"].contains("accuracy")) << summary.dump();
+    EXPECT_EQ(summary["steps"], 4);
+    world_->barrier("read");
+}
+
+TEST_F(ResumeTest, CheckpointsByStepsAreNotSkippedAtTheEndOfAnEpoch) {
+    Recipe recipe = tests::small_classification_recipe(root_ / "labels");
+    recipe.checkpoint.every_epochs = 0;
+    recipe.checkpoint.every_steps = 3;  // as many as an epoch has
+    recipe.checkpoint.keep = 10;
+    recipe.max_steps = 7;
+    train(recipe, "run");
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(root_ / "run" / "checkpoints")) {
+        names.push_back(entry.path().filename());
+    }
+    std::ranges::sort(names);
+    EXPECT_EQ(names, (std::vector<std::string>{"step-000000003", "step-000000006", "step-000000007"}));
+    world_->barrier("listed");
+}
+
+TEST_F(ResumeTest, ARunWithoutACheckpointStartsOverWhenAskedTo) {
+    Recipe recipe = tests::small_classification_recipe(root_ / "labels");
+    recipe.max_steps = 2;
+    train(recipe, "straight");
+    if (is_first()) {
+        fs::create_directories(root_ / "killed");
+        base::write_whole(root_ / "killed" / "metrics.jsonl", "{\"kind\":\"step\",\"epoch\":1,\"step\":1}\n");
+        EXPECT_THROW(RunDirectory::create(root_ / "killed"), base::UsageError);
+    }
+    world_->barrier("killed run written");
+    train(recipe, "killed", /*may_start_over=*/true);
+    expect_same_state("straight", "killed");
+    world_->barrier("compared");
+}
+
+TEST_F(ResumeTest, RanksWithAnotherRecipeAreNamed) {
+    Recipe recipe = tests::small_classification_recipe(root_ / "labels");
+    recipe.seed = comm::index_of(world_->rank()) == world_->size() - 1 ? 1 : 0;
+    if (world_->size() > 1) {
+        try {
+            train(recipe, "run");
+            ADD_FAILURE() << "nobody saw that the recipes differ";
+        } catch (const base::Error& error) {
+            const std::string message = error.what();
+            EXPECT_NE(message.find(base::str("rank ", world_->size() - 1)), std::string::npos) << message;
+            EXPECT_NE(message.find("another recipe"), std::string::npos) << message;
+        }
+        EXPECT_FALSE(fs::exists(root_ / "run"));
+    }
+    world_->barrier("refused");
 }
 
 TEST_F(ResumeTest, AnotherRecipeModelOrDataIsRefused) {

@@ -132,7 +132,7 @@ void train_alone(const trainer::Recipe& recipe, const std::filesystem::path& run
     if (resume) {
         checkpoint = trainer::newest_checkpoint(run);
     }
-    trainer::Trainer trainer(recipe, run, checkpoint, {*single, *single, *single},
+    trainer::Trainer trainer(recipe, {run, checkpoint}, {*single, *single, *single},
                              comm::Topology({0}, {base::host_name()}));
     trainer.run();
 }

@@ -113,5 +113,15 @@ class Usage(unittest.TestCase):
             self.assertIn(f"./run {command} ", run.stdout)
 
 
+class Options(unittest.TestCase):
+    def test_what_cannot_act_is_refused(self):
+        for arguments, fragment in ((["demo", "--preset", "asan"], "--preset goes with"), (["build", "--slow"], "--slow goes with"),
+                                    (["package", "--", "-R", "x"], "after --"), (["test", "--preset", "fast"], "'fast'"), (["biuld"], "biuld")):
+            with self.subTest(arguments=arguments):
+                run = subprocess.run([ROOT / "run", *arguments], capture_output=True, text=True)
+                self.assertEqual(2, run.returncode, run.stdout + run.stderr)
+                self.assertIn(fragment, run.stderr)
+
+
 if __name__ == "__main__":
     unittest.main()
