@@ -3,7 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "sharding/loader.h"
-#include "trainer/losses/detection_types.h"
+#include "trainer/losses/detection_targets.h"
 
 namespace lockstep::trainer {
 

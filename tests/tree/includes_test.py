@@ -1,5 +1,6 @@
 """The arrows between the folders, read from the include lines, and what must not meet in one translation unit."""
 
+import pathlib
 import unittest
 
 from sources import ROOMS, closure, cxx_files, includes, is_libtorch
@@ -12,6 +13,13 @@ ALLOWED = {
     # Its micro-benchmarks link what they time.
     "bench": {"bench", "trainer", "sharding", "comm", "base"},
     "app": {"app", "bench", "trainer", "sharding", "comm", "base"},
+}
+# Folders of the trainer that are libraries of their own, and what they may see of the trainer.
+TRAINER_ALLOWED = {
+    "trainer/models": {"trainer/models"},
+    "trainer/losses": {"trainer/losses", "trainer/models"},
+    "trainer/optimizers": {"trainer/optimizers", "trainer/recipe.h", "trainer/schedule.h"},
+    "trainer/evaluation": {"trainer/evaluation"},
 }
 
 
@@ -26,6 +34,14 @@ class Includes(unittest.TestCase):
                 if target in ROOMS and "/" in name:
                     with self.subTest(file=str(path), includes=name):
                         self.assertIn(target, ALLOWED[room])
+
+    def test_arrows_within_the_trainer(self):
+        for path in cxx_files():
+            for name in includes(path):
+                allowed = TRAINER_ALLOWED.get(str(path.parent))
+                if allowed and name.startswith("trainer/"):
+                    with self.subTest(file=str(path), includes=name):
+                        self.assertTrue({name, str(pathlib.PurePath(name).parent)} & allowed)
 
     def test_base_and_sharding_see_no_libtorch(self):
         for path in cxx_files():

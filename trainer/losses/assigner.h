@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "trainer/losses/detection_types.h"
+#include "trainer/losses/detection_targets.h"
 #include "trainer/models/anchor_points.h"
 
 namespace lockstep::trainer {

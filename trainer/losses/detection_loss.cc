@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "trainer/losses/head_loss.h"
+#include "trainer/models/decode.h"
 
 namespace lockstep::trainer {
 namespace {

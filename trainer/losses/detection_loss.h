@@ -6,7 +6,8 @@
 
 #include "comm/gradient_reducer.h"
 #include "trainer/losses/assigner.h"
-#include "trainer/losses/detection_types.h"
+#include "trainer/losses/detection_targets.h"
+#include "trainer/models/detector_output.h"
 
 namespace lockstep::trainer {
 

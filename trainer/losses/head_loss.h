@@ -2,16 +2,11 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
-
 #include "trainer/losses/detection_loss.h"
+#include "trainer/models/detector_output.h"
 
 namespace lockstep::trainer {
 
-/// Bins of the distribution over one side's distance: 0, 1, ... 15 strides.
-constexpr std::int64_t distance_bins = 16;
-/// Logits of the four distances (left, top, right, bottom; the bins of a side together) before those of the classes.
-constexpr std::int64_t distance_channels = 4 * distance_bins;
 /// True distances are clamped to this, so that each lies between two bins.
 constexpr double greatest_distance = distance_bins - 1 - 0.01;
 /// Above this logit softplus(x) is x, to the last bit of a double.
@@ -30,13 +25,11 @@ struct HeadSums {
     at::Tensor parts;        ///< 3, detached
 };
 
-// Each of the following comes twice, with anchors and targets of the predictions' type: as dense tensor operations,
-// whose shapes depend on B, M, A and the number of classes only and which read nothing on the host; and as loops for
-// the CPU, which look only at anchors that can matter.
+// Decoding and loss come twice, with anchors and targets of the predictions' type: as dense tensor operations
+// (decode_boxes is one), whose shapes depend on B, M, A and the number of classes only and which read nothing on the
+// host; and as loops for the CPU, which look only at anchors that can matter.
 
-/// The expected boxes (xyxy, stride units), B x A x 4. Differentiable.
-at::Tensor decode_boxes(const at::Tensor& distances, const AnchorPoints& anchors);
-/// The same, but only of anchors whose centre lies within a real target's borders; the others are zero. Not
+/// As decode_boxes, but only of anchors whose centre lies within a real target's borders; the others are zero. Not
 /// differentiable.
 at::Tensor decode_boxes_in_targets(const at::Tensor& distances, const AnchorPoints& anchors,
                                    const DetectionTargets& targets);

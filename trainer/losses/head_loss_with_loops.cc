@@ -17,6 +17,7 @@
 
 #include "trainer/losses/anchors_in_box.h"
 #include "trainer/losses/head_loss.h"
+#include "trainer/models/decode.h"
 
 namespace lockstep::trainer {
 namespace {

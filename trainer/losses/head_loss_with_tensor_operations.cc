@@ -1,22 +1,15 @@
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/gather.h>
 #include <ATen/ops/log_softmax.h>
-#include <ATen/ops/softmax.h>
 #include <ATen/ops/softplus.h>
 #include <ATen/ops/stack.h>
 
 #include "trainer/losses/complete_iou.h"
 #include "trainer/losses/head_loss.h"
+#include "trainer/models/decode.h"
 
 namespace lockstep::trainer {
-
-at::Tensor decode_boxes(const at::Tensor& distances, const AnchorPoints& anchors) {
-    const auto bins = at::arange(distance_bins, distances.options());
-    const auto expected = (at::softmax(distances.unflatten(-1, {4, distance_bins}), -1) * bins).sum(-1);
-    return at::cat({anchors.points - expected.narrow(-1, 0, 2), anchors.points + expected.narrow(-1, 2, 2)}, -1);
-}
 
 HeadSums head_loss_with_tensor_operations(const HeadPredictions& predictions, const AnchorPoints& anchors,
                                           const DetectionTargets& targets, const Assignment& assignment,

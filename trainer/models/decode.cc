@@ -7,13 +7,17 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "trainer/models/anchor_points.h"
-#include "trainer/models/yolov10.h"
+#include "trainer/models/detector_output.h"
 
 namespace lockstep::trainer {
 
+at::Tensor decode_boxes(const at::Tensor& distances, const AnchorPoints& anchors) {
+    const auto bins = at::arange(distance_bins, distances.options());
+    const auto expected = (at::softmax(distances.unflatten(-1, {4, distance_bins}), -1) * bins).sum(-1);
+    return at::cat({anchors.points - expected.narrow(-1, 0, 2), anchors.points + expected.narrow(-1, 2, 2)}, -1);
+}
+
 DecodedMaps decode_maps(std::span<const at::Tensor> maps, std::span<const std::int64_t> strides) {
-    constexpr std::int64_t bins = Yolov10Head::bins;
     std::vector<at::Tensor> rows;  // per level B x cells x channels: no copy from channels_last
     for (const at::Tensor& map : maps) {
         rows.push_back(map.permute({0, 2, 3, 1}).flatten(1, 2));
@@ -21,13 +25,9 @@ DecodedMaps decode_maps(std::span<const at::Tensor> maps, std::span<const std::i
     const at::Tensor all = at::cat(rows, 1);
     const at::Tensor wide = all.scalar_type() == at::kDouble ? all : all.to(at::kFloat);
     const AnchorPoints anchors = make_anchor_points(spatial_sizes(maps), strides, wide.options().requires_grad(false));
-
-    const at::Tensor distribution = wide.narrow(2, 0, 4 * bins).unflatten(2, {4, bins}).softmax(3);
-    const at::Tensor distances =
-        distribution.matmul(at::arange(bins, anchors.points.options()));  // left, top, right, bottom
-    const at::Tensor corners =
-        at::cat({anchors.points - distances.narrow(2, 0, 2), anchors.points + distances.narrow(2, 2, 2)}, 2);
-    return {corners * anchors.strides, wide.narrow(2, 4 * bins, wide.size(2) - 4 * bins).sigmoid()};
+    const at::Tensor distances = wide.narrow(2, 0, distance_channels);
+    const at::Tensor classes = wide.narrow(2, distance_channels, wide.size(2) - distance_channels);
+    return {decode_boxes(distances, anchors) * anchors.strides, classes.sigmoid()};
 }
 
 std::vector<std::vector<Detection>> select_detections(const DecodedMaps& decoded, double min_score,

@@ -7,7 +7,13 @@
 #include <span>
 #include <vector>
 
+#include "trainer/models/anchor_points.h"
+
 namespace lockstep::trainer {
+
+/// The boxes (xyxy, stride units) of ... x A x distance_channels logits: a side's distance from the anchor point is the
+/// expectation of the softmax over its bins (DFL: Li et al., "Generalized Focal Loss", NeurIPS 2020). Differentiable.
+at::Tensor decode_boxes(const at::Tensor& distances, const AnchorPoints& anchors);
 
 /// A head's maps as boxes and scores; A anchors in the order of make_anchor_points.
 struct DecodedMaps {
@@ -15,9 +21,7 @@ struct DecodedMaps {
     at::Tensor scores;  ///< B x A x classes, sigmoid of the logits
 };
 
-/// `maps`: per level B x (4 * 16 + classes) x H x W. A distance from the anchor point to a side is the expectation of
-/// the softmax over its 16 bins, in units of the stride (DFL: Li et al., "Generalized Focal Loss", NeurIPS 2020).
-/// 16-bit maps are decoded in FP32. Differentiable.
+/// `maps`: one head's levels as DetectorOutput has them. 16-bit maps are decoded in FP32. Differentiable.
 DecodedMaps decode_maps(std::span<const at::Tensor> maps, std::span<const std::int64_t> strides);
 
 struct Detection {

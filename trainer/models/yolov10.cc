@@ -61,7 +61,7 @@ class DistributionBins : public torch::nn::Module {
   public:
     DistributionBins() {
         const auto conv = register_module("conv", std::make_shared<torch::nn::Module>());
-        conv->register_parameter("weight", at::arange(Yolov10Head::bins, at::kFloat).view({1, Yolov10Head::bins, 1, 1}),
+        conv->register_parameter("weight", at::arange(distance_bins, at::kFloat).view({1, distance_bins, 1, 1}),
                                  /*requires_grad=*/false);
     }
 };
@@ -82,7 +82,7 @@ Yolov10Head::Yolov10Head(const std::vector<std::int64_t>& channels, std::int64_t
 
 Yolov10Head::Branches Yolov10Head::make_branches(const std::vector<std::int64_t>& channels, const std::string& box_name,
                                                  const std::string& class_name) {
-    const std::int64_t box_width = std::max({std::int64_t{16}, channels[0] / 4, 4 * bins});
+    const std::int64_t box_width = std::max({std::int64_t{16}, channels[0] / 4, distance_channels});
     const std::int64_t class_width = std::max(channels[0], std::min(classes_, std::int64_t{100}));
     const auto conv = [](std::int64_t in_channels, std::int64_t out_channels, std::int64_t kernel,
                          std::int64_t groups = 1) {
@@ -99,7 +99,7 @@ Yolov10Head::Branches Yolov10Head::make_branches(const std::vector<std::int64_t>
     std::vector<std::shared_ptr<Layer>> box, classes;
     for (const std::int64_t width : channels) {
         box.push_back(std::make_shared<Sequence>(std::vector<std::shared_ptr<Layer>>{
-            conv(width, box_width, 3), conv(box_width, box_width, 3), last(box_width, 4 * bins)}));
+            conv(width, box_width, 3), conv(box_width, box_width, 3), last(box_width, distance_channels)}));
         classes.push_back(std::make_shared<Sequence>(std::vector<std::shared_ptr<Layer>>{
             separable(width, class_width), separable(class_width, class_width), last(class_width, classes_)}));
     }

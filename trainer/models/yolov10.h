@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "trainer/losses/detection_types.h"
+#include "trainer/models/detector_output.h"
 #include "trainer/models/yolov10_blocks.h"
 
 namespace lockstep::trainer {
@@ -16,8 +16,6 @@ enum class Yolov10Variant { n, s, m, b, l, x };
 /// `one2one_cv3`.
 class Yolov10Head : public torch::nn::Module {
   public:
-    static constexpr std::int64_t bins = 16;  ///< of the distribution over distances, per side
-
     /// Channels of the three levels.
     Yolov10Head(const std::vector<std::int64_t>& channels, std::int64_t classes);
 

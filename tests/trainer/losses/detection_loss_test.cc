@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "tests/trainer/losses/scene.h"
 #include "trainer/losses/head_loss.h"
+#include "trainer/models/decode.h"
 
 namespace lockstep::trainer {
 namespace {

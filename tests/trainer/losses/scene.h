@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tests/trainer/losses/slow_detection_loss.h"
-#include "trainer/losses/detection_types.h"
+#include "trainer/losses/detection_targets.h"
 
 namespace lockstep::trainer {
 
