@@ -43,9 +43,9 @@ class DetectionLoss {
 
     explicit DetectionLoss(DetectionLossOptions options);
 
-    /// Any number of images and boxes, none included; any floating type (16-bit ones are computed in FP32) and memory
-    /// format. For each head: the sum with graph, the denominator (sum of target scores), and the three parts with
-    /// their gains.
+    /// A logit that isn't finite makes its head's sum NaN. Any number of images and boxes, none included; any floating
+    /// type (16-bit ones are computed in FP32) and memory format. For each head: the sum with graph, the denominator
+    /// (sum of target scores), and the three parts with their gains.
     comm::LossSums operator()(const DetectorOutput& output, const DetectionTargets& targets) const;
 
     /// What the anchors of one head, in the order of make_anchor_points, learn from these targets.

@@ -8,7 +8,7 @@ namespace lockstep::trainer {
 struct DetectionTargets {
     at::Tensor boxes;    ///< B x M x 4, xyxy pixels of the network's input, floating
     at::Tensor classes;  ///< B x M, int64
-    at::Tensor real;     ///< B x M, bool: false marks padding; its boxes may be anything finite, its classes anything
+    at::Tensor real;     ///< B x M, bool: false marks padding, whose boxes and classes may be anything
 };
 
 }  // namespace lockstep::trainer

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 
 #include "trainer/losses/detection_loss.h"
@@ -24,6 +25,12 @@ struct HeadSums {
     at::Tensor denominator;  ///< scalar, detached
     at::Tensor parts;        ///< 3, detached
 };
+
+/// 0 for each finite value, NaN for each other. A head's sum adds it for all logits, since most have no part in it (an
+/// anchor without a box, a score of 0), and a diverged network must not look like one that finds nothing.
+inline at::Tensor nan_unless_finite(const at::Tensor& logits) {
+    return logits.detach() - logits.detach();
+}
 
 // Decoding and loss come twice, with anchors and targets of the predictions' type: as dense tensor operations
 // (decode_boxes is one), whose shapes depend on B, M, A and the number of classes only and which read nothing on the

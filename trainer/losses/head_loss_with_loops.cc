@@ -9,7 +9,6 @@
 #include <ATen/ops/softplus.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -124,7 +123,8 @@ HeadSums head_loss_with_loops(const HeadPredictions& predictions, const AnchorPo
         const at::NoGradGuard no_grad;
         // The cross-entropy of logit x against target t is softplus(x) - t*x, with derivative sigmoid(x) - t; t is 0
         // but for one class of the anchors with a box.
-        classification = at::softplus(predictions.classes, 1, softplus_threshold).sum().item<double>();
+        classification = at::softplus(predictions.classes, 1, softplus_threshold).sum().item<double>() +
+                         nan_unless_finite(predictions.classes).sum().item<double>();
         by_classes = at::sigmoid(predictions.classes).mul_(gains.classification);
 
         const std::int64_t anchor_count = predictions.distances.size(1);
@@ -162,7 +162,9 @@ HeadSums head_loss_with_loops(const HeadPredictions& predictions, const AnchorPo
                 weight_sum += weight;
             }
         });
-        by_distances = at::zeros_like(predictions.distances);
+        by_distances = nan_unless_finite(predictions.distances);
+        const auto zero_or_nan = by_distances.sum().item<double>();
+        box += zero_or_nan, distribution += zero_or_nan;
         by_distances.flatten(0, 1).index_copy_(0, positives, by_rows);
     }
     box *= gains.box, classification *= gains.classification, distribution *= gains.distribution;

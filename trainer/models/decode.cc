@@ -35,8 +35,11 @@ std::vector<std::vector<Detection>> select_detections(const DecodedMaps& decoded
     LOCKSTEP_CHECK_GE(max_detections, 0);
     const at::Tensor boxes = decoded.boxes.detach().to(at::kCPU, at::kFloat).contiguous();
     const at::Tensor scores = decoded.scores.detach().to(at::kCPU, at::kFloat).contiguous();
-    if (!scores.isfinite().all().item<bool>()) {
-        throw base::Error("the detector's scores are not finite: its weights have diverged or are damaged");
+    for (const auto& [name, values] : {std::pair("boxes", boxes), {"scores", scores}}) {
+        if (!values.isfinite().all().item<bool>()) {
+            throw base::Error(
+                base::str("the detector's ", name, " are not finite: its weights have diverged or are damaged"));
+        }
     }
     const std::int64_t images = scores.size(0), anchors = scores.size(1), classes = scores.size(2);
 

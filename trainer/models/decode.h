@@ -33,7 +33,7 @@ struct Detection {
 /// The end-to-end selection of YOLOv10, without suppression of overlaps: per image the `max_detections` anchors of the
 /// highest class score, then among their scores the `max_detections` highest, so an anchor may appear with several
 /// classes; those below `min_score` are left out. Best first; equal scores in the order of
-/// (anchor, class). Throws base::Error where a score is not finite.
+/// (anchor, class). Throws base::Error where a score or a box is not finite.
 std::vector<std::vector<Detection>> select_detections(const DecodedMaps& decoded, double min_score,
                                                       std::int64_t max_detections = 300);
 

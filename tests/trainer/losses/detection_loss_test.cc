@@ -7,8 +7,10 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -23,7 +25,7 @@ namespace lockstep::trainer {
 namespace {
 
 constexpr slow::Gains published_gains = {.box = 7.5, .classification = 0.5, .distribution = 1.5};
-const std::vector<std::int64_t> strides = {8, 16, 32};
+constexpr std::array<std::int64_t, 3> strides = {8, 16, 32};
 
 /// The loss of a network whose two heads give the same output.
 comm::LossSums loss_of(const std::vector<at::Tensor>& levels, const DetectionTargets& targets,
@@ -31,8 +33,28 @@ comm::LossSums loss_of(const std::vector<at::Tensor>& levels, const DetectionTar
     return DetectionLoss({.classes = classes})({.one_to_many = levels, .one_to_one = levels}, targets);
 }
 
-/// The dense implementation, by the way that the class goes on a device.
-HeadSums dense_loss_of(const std::vector<at::Tensor>& levels, const DetectionTargets& targets, std::int64_t topk) {
+HeadSums head_of(const comm::LossSums& sums, std::size_t head) {
+    return {.sum = sums.sums[head], .denominator = sums.denominators[head], .parts = sums.parts[head]};
+}
+
+/// The strides of the first levels, as many as there are.
+std::vector<std::int64_t> strides_of(const std::vector<at::Tensor>& levels) {
+    return {strides.begin(), strides.begin() + static_cast<std::ptrdiff_t>(levels.size())};
+}
+
+/// One head's loss by the loops: the way that the class goes on the CPU.
+HeadSums loss_with_loops(const std::vector<at::Tensor>& levels, const DetectionTargets& targets, std::int64_t topk,
+                         const DetectionGains& gains) {
+    const DetectionLoss loss({.classes = levels[0].size(1) - distance_channels,
+                              .strides = strides_of(levels),
+                              .gains = gains,
+                              .one_to_many_topk = topk});
+    return head_of(loss({.one_to_many = levels, .one_to_one = levels}, targets), DetectionLoss::one_to_many);
+}
+
+/// The same by tensor operations: the way that the class goes on a device.
+HeadSums loss_with_tensor_operations(const std::vector<at::Tensor>& levels, const DetectionTargets& given,
+                                     std::int64_t topk, const DetectionGains& gains) {
     std::vector<at::Tensor> rows;
     for (const at::Tensor& level : levels) {
         rows.push_back(level.flatten(2).transpose(1, 2));
@@ -40,12 +62,33 @@ HeadSums dense_loss_of(const std::vector<at::Tensor>& levels, const DetectionTar
     const at::Tensor all = at::cat(rows, 1);
     const HeadPredictions predictions{.distances = all.narrow(2, 0, distance_channels),
                                       .classes = all.narrow(2, distance_channels, all.size(2) - distance_channels)};
-    const auto anchors = make_anchor_points(spatial_sizes(levels), strides, targets.boxes.options());
+    const DetectionTargets targets{given.boxes.to(all.scalar_type()), given.classes, given.real};
+    const auto anchors = make_anchor_points(spatial_sizes(levels), strides_of(levels), targets.boxes.options());
     const auto boxes = decode_boxes(predictions.distances, anchors) * anchors.strides;
     const auto assignment =
         TaskAlignedAssigner(topk).with_tensor_operations(at::sigmoid(predictions.classes), boxes, anchors, targets);
-    return head_loss_with_tensor_operations(predictions, anchors, targets, assignment, {});
+    return head_loss_with_tensor_operations(predictions, anchors, targets, assignment, gains);
 }
+
+/// What both implementations have to pass.
+struct Implementation {
+    const char* name;
+    HeadSums (*loss)(const std::vector<at::Tensor>& levels, const DetectionTargets& targets, std::int64_t topk,
+                     const DetectionGains& gains);
+};
+
+class HeadLossTest : public testing::TestWithParam<Implementation> {
+  protected:
+    static HeadSums loss(const std::vector<at::Tensor>& levels, const DetectionTargets& targets, std::int64_t topk = 10,
+                         const DetectionGains& gains = {}) {
+        return GetParam().loss(levels, targets, topk, gains);
+    }
+};
+
+INSTANTIATE_TEST_SUITE_P(Both, HeadLossTest,
+                         testing::Values(Implementation{"loops", loss_with_loops},
+                                         Implementation{"tensor_operations", loss_with_tensor_operations}),
+                         [](const auto& info) { return info.param.name; });
 
 /// Sums over the images of a scene, by the plain version.
 slow::Loss plain_loss(const Scene& scene, int topk) {
@@ -74,10 +117,6 @@ void expect_equals_plain(const HeadSums& head, const slow::Loss& expected, doubl
     expect_near_relative(head.parts[1].item<double>(), 0.5 * expected.classification, tolerance,
                          what + ": classification");
     expect_near_relative(head.parts[2].item<double>(), 1.5 * expected.distribution, tolerance, what + ": distribution");
-}
-
-HeadSums head_of(const comm::LossSums& sums, std::size_t head) {
-    return {.sum = sums.sums[head], .denominator = sums.denominators[head], .parts = sums.parts[head]};
 }
 
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& levels) {
@@ -112,15 +151,11 @@ struct OneAnchor {
             targets.boxes[0][0][i] = box[i];
         }
     }
-
-    HeadSums loss(const DetectionGains& gains = {}) const {
-        const DetectionLoss loss({.classes = 1, .strides = {8}, .gains = gains});
-        return head_of(loss({.one_to_many = {level}, .one_to_one = {level}}, targets), DetectionLoss::one_to_many);
-    }
 };
 
-TEST(DetectionLoss, AnExactBoxCostsItsDistributionAndItsClass) {
-    const HeadSums head = OneAnchor({-56, -56, 64, 64}).loss();
+TEST_P(HeadLossTest, AnExactBoxCostsItsDistributionAndItsClass) {
+    const OneAnchor one({-56, -56, 64, 64});
+    const HeadSums head = loss({one.level}, one.targets);
     EXPECT_NEAR(head.denominator.item<double>(), 1, 1e-7);
     EXPECT_NEAR(head.parts[0].item<double>(), 0, 1e-6);
     EXPECT_NEAR(head.parts[1].item<double>(), 0.5 * std::log(2), 1e-6);  // whatever the target, at probability 1/2
@@ -128,38 +163,40 @@ TEST(DetectionLoss, AnExactBoxCostsItsDistributionAndItsClass) {
     EXPECT_NEAR(head.sum.item<double>(), 0.5 * std::log(2) + 1.5 * std::log(16), 1e-6);
 }
 
-TEST(DetectionLoss, AWrongBoxIsWeighedByItsScore) {
+TEST_P(HeadLossTest, AWrongBoxIsWeighedByItsScore) {
     // In strides (-7, -7, 5, 8): IoU 12/15, centre 1.5 off, diagonal^2 450.
     const double v = 4 / std::pow(std::numbers::pi, 2) * std::pow(std::atan(12.0 / 15) - std::atan(1.0), 2);
     const double ciou = 0.8 - (2.25 / 450 + v * v / (v - 0.8 + 1));
-    const HeadSums head = OneAnchor({-56, -56, 40, 64}).loss();
+    const OneAnchor one({-56, -56, 40, 64});
+    const HeadSums head = loss({one.level}, one.targets);
     EXPECT_NEAR(head.denominator.item<double>(), ciou, 1e-7);  // the only anchor: its overlap is its score
     EXPECT_NEAR(head.parts[0].item<double>(), 7.5 * ciou * (1 - ciou), 1e-6);
     EXPECT_NEAR(head.parts[2].item<double>(), 1.5 * ciou * std::log(16), 1e-6);
 }
 
-TEST(DetectionLoss, DistancesBetweenTwoBinsShareThem) {
+TEST_P(HeadLossTest, DistancesBetweenTwoBinsShareThem) {
     OneAnchor one({-30, -56, 64, 64});  // left: (4 + 30) / 8 = 4.25
     one.level[0][4] = std::log(2);      // p(4) = 2/17, all others of that side 1/17
-    const HeadSums head = one.loss();
+    const HeadSums head = loss({one.level}, one.targets);
     const double left = 0.75 * std::log(17.0 / 2) + 0.25 * std::log(17);
     EXPECT_NEAR(head.parts[2].item<double>() / head.denominator.item<double>(), 1.5 * (left + 3 * std::log(16)) / 4,
                 1e-9);
 }
 
-TEST(DetectionLoss, ADistanceBeyondTheLastBinCountsAsJustBelowIt) {
+TEST_P(HeadLossTest, ADistanceBeyondTheLastBinCountsAsJustBelowIt) {
     OneAnchor one({-124, -56, 64, 64});  // left: (4 + 124) / 8 = 16
     one.level[0][15] = std::log(16);     // p(15) = 16/31, p(14) = 1/31
-    const HeadSums head = one.loss();
+    const HeadSums head = loss({one.level}, one.targets);
     ASSERT_GT(head.denominator.item<double>(), 0);
     const double left = 0.01 * std::log(31) + 0.99 * std::log(31.0 / 16);
     EXPECT_NEAR(head.parts[2].item<double>() / head.denominator.item<double>(), 1.5 * (left + 3 * std::log(16)) / 4,
                 1e-9);
 }
 
-TEST(DetectionLoss, GainsAreFactorsOfTheParts) {
+TEST_P(HeadLossTest, GainsAreFactorsOfTheParts) {
     const OneAnchor one({-56, -56, 40, 64});
-    const HeadSums published = one.loss(), other = one.loss({.box = 1, .classification = 2, .distribution = 3});
+    const HeadSums published = loss({one.level}, one.targets),
+                   other = loss({one.level}, one.targets, 10, {.box = 1, .classification = 2, .distribution = 3});
     EXPECT_NEAR(other.parts[0].item<double>() * 7.5, published.parts[0].item<double>(), 1e-12);
     EXPECT_NEAR(other.parts[1].item<double>() / 4, published.parts[1].item<double>(), 1e-12);
     EXPECT_NEAR(other.parts[2].item<double>() / 2, published.parts[2].item<double>(), 1e-12);
@@ -169,28 +206,26 @@ TEST(DetectionLoss, GainsAreFactorsOfTheParts) {
 // Against the plain version.
 // --------------------------------------------------------------------------------------------
 
-TEST(DetectionLoss, EqualsThePlainVersionOnRandomScenes) {
+TEST_P(HeadLossTest, EqualsThePlainVersionOnRandomScenes) {
     double positives = 0;
     for (std::uint64_t seed = 0; seed < 10; ++seed) {
         const Scene scene = random_scene({}, seed);
-        const comm::LossSums sums = loss_of(scene.levels, scene.targets);
         for (const int topk : {10, 1}) {
             const slow::Loss expected = plain_loss(scene, topk);
             positives += expected.target_score_sum;
-            const std::string what = base::str("seed ", seed, " topk ", topk);
-            expect_equals_plain(head_of(sums, topk == 10 ? 0 : 1), expected, 1e-11, what + " loops");
-            expect_equals_plain(dense_loss_of(scene.levels, scene.targets, topk), expected, 1e-11, what + " tensors");
+            expect_equals_plain(loss(scene.levels, scene.targets, topk), expected, 1e-11,
+                                base::str("seed ", seed, " topk ", topk));
         }
     }
     EXPECT_GT(positives, 100);  // what makes the comparison worth something
 }
 
-TEST(DetectionLoss, SinglePrecisionStaysNearThePlainVersion) {
+TEST_P(HeadLossTest, SinglePrecisionStaysNearThePlainVersion) {
     for (std::uint64_t seed = 0; seed < 5; ++seed) {
         const Scene scene = random_scene({}, seed);
-        const comm::LossSums sums = loss_of(leaves(scene.levels, at::kFloat), scene.targets);
-        EXPECT_EQ(sums.sums[0].scalar_type(), at::kFloat);
-        expect_equals_plain(head_of(sums, 0), plain_loss(scene, 10), 1e-4, base::str("seed ", seed));
+        const HeadSums head = loss(leaves(scene.levels, at::kFloat), scene.targets);
+        EXPECT_EQ(head.sum.scalar_type(), at::kFloat);
+        expect_equals_plain(head, plain_loss(scene, 10), 1e-4, base::str("seed ", seed));
     }
 }
 
@@ -228,7 +263,7 @@ TEST(DetectionLoss, GradientIsThatOfCentralDifferencesOfThePlainVersion) {
         const comm::LossSums sums = loss_of(levels, scene.targets);
         ASSERT_GT(sums.denominators[topk == 10 ? 0 : 1].item<double>(), 0.1);
         sums.sums[topk == 10 ? 0 : 1].backward();
-        dense_loss_of(dense_levels, scene.targets, topk).sum.backward();
+        loss_with_tensor_operations(dense_levels, scene.targets, topk, {}).sum.backward();
 
         std::size_t a = 0;
         for (std::size_t i = 0; i < levels.size(); ++i) {
@@ -263,7 +298,7 @@ TEST(DetectionLoss, BothImplementationsGiveOneGradient) {
         const Scene scene = random_scene({}, seed);
         const auto loops = leaves(scene.levels), dense = leaves(scene.levels);
         loss_of(loops, scene.targets).sums[0].backward();
-        dense_loss_of(dense, scene.targets, 10).sum.backward();
+        loss_with_tensor_operations(dense, scene.targets, 10, {}).sum.backward();
         expect_close(gradients_of(loops), gradients_of(dense), 1e-11);
     }
 }
@@ -322,16 +357,42 @@ TEST(DetectionLoss, SumsOverAnySplitOfTheBatchAreThoseOfTheWhole) {
     expect_close(gradients_of(whole), {at::cat(gradients[0]), at::cat(gradients[1]), at::cat(gradients[2])}, 1e-14);
 }
 
-TEST(DetectionLoss, OrderOfBoxesAndAmountOfPaddingDoNotMatter) {
+TEST_P(HeadLossTest, OrderOfBoxesAndAmountOfPaddingDoNotMatter) {
     const Scene scene = random_scene({}, 6);
-    const double expected = loss_of(scene.levels, scene.targets).sums[0].item<double>();
+    const double expected = loss(scene.levels, scene.targets).sum.item<double>();
     const DetectionTargets reversed{scene.targets.boxes.flip(1), scene.targets.classes.flip(1),
                                     scene.targets.real.flip(1)};
-    expect_near_relative(loss_of(scene.levels, reversed).sums[0].item<double>(), expected, 1e-13, "reversed");
+    expect_near_relative(loss(scene.levels, reversed).sum.item<double>(), expected, 1e-13, "reversed");
     const DetectionTargets padded{at::cat({scene.targets.boxes, at::zeros({2, 50, 4}, at::kDouble)}, 1),
                                   at::cat({scene.targets.classes, at::zeros({2, 50}, at::kLong)}, 1),
                                   at::cat({scene.targets.real, at::zeros({2, 50}, at::kBool)}, 1)};
-    expect_near_relative(loss_of(scene.levels, padded).sums[0].item<double>(), expected, 1e-13, "padded");
+    expect_near_relative(loss(scene.levels, padded).sum.item<double>(), expected, 1e-13, "padded");
+}
+
+TEST_P(HeadLossTest, WhatPaddingHoldsReachesNeitherLossNorGradient) {
+    const Scene scene = random_scene({}, 6);
+    // The first box, at which the anchors without one point, is padding.
+    DetectionTargets targets = scene.targets;
+    for (at::Tensor* values : {&targets.boxes, &targets.classes, &targets.real}) {
+        *values = at::cat({at::zeros_like(values->slice(1, 0, 1)), *values}, 1);
+    }
+    const auto result_of = [&] {
+        const auto levels = leaves(scene.levels, at::kFloat);
+        const HeadSums head = loss(levels, targets);
+        head.sum.backward();
+        return std::pair(head, gradients_of(levels));
+    };
+    const auto [expected, expected_gradients] = result_of();
+    ASSERT_GT(expected.denominator.item<double>(), 1);
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    for (const double value : {1e30, -1e30, infinity, -infinity, std::numeric_limits<double>::quiet_NaN()}) {
+        targets.boxes.masked_fill_(~targets.real.unsqueeze(-1), value);
+        targets.classes.masked_fill_(~targets.real, std::numeric_limits<std::int64_t>::max());
+        const auto [head, gradients] = result_of();
+        EXPECT_EQ(head.sum.item<double>(), expected.sum.item<double>()) << "boxes of " << value;
+        EXPECT_TRUE(head.parts.equal(expected.parts)) << "boxes of " << value;
+        expect_close(gradients, expected_gradients, 0);
+    }
 }
 
 TEST(DetectionLoss, MemoryFormatDoesNotMatter) {
@@ -362,57 +423,78 @@ TEST(DetectionLoss, SixteenBitOutputIsComputedInSingle) {
 // The edges.
 // ------------------------------------------------------------------------------------------------------------
 
-TEST(DetectionLoss, WithoutBoxesOnlyTheClassesLearn) {
+TEST_P(HeadLossTest, WithoutBoxesOnlyTheClassesLearn) {
     const Scene scene = random_scene({.boxes = 0}, 9);
     const auto levels = leaves(scene.levels);
-    const auto sums = loss_of(levels, scene.targets);
-    expect_equals_plain(head_of(sums, 0), plain_loss(scene, 10), 1e-12, "no boxes");
-    EXPECT_EQ(sums.denominators[0].item<double>(), 0);
-    EXPECT_EQ(sums.parts[0][0].item<double>(), 0);
-    EXPECT_EQ(sums.parts[0][2].item<double>(), 0);
-    sums.sums[0].backward();
+    const HeadSums head = loss(levels, scene.targets);
+    expect_equals_plain(head, plain_loss(scene, 10), 1e-12, "no boxes");
+    EXPECT_EQ(head.denominator.item<double>(), 0);
+    EXPECT_EQ(head.parts[0].item<double>(), 0);
+    EXPECT_EQ(head.parts[2].item<double>(), 0);
+    head.sum.backward();
     for (const at::Tensor& gradient : gradients_of(levels)) {
         EXPECT_EQ(gradient.narrow(1, 0, 64).abs().max().item<double>(), 0);
         EXPECT_GT(gradient.narrow(1, 64, 3).min().item<double>(), 0);
     }
 }
 
-TEST(DetectionLoss, WithoutImagesItIsZeroWithGraph) {
+TEST_P(HeadLossTest, WithoutImagesItIsZeroWithGraph) {
     const Scene scene = images_of(random_scene({}, 9), 0, 0);
     const auto levels = leaves(scene.levels);
-    const auto sums = loss_of(levels, scene.targets);
-    for (std::size_t head = 0; head < 2; ++head) {
-        EXPECT_EQ(sums.sums[head].item<double>(), 0);
-        EXPECT_EQ(sums.denominators[head].item<double>(), 0);
-        EXPECT_EQ(sums.parts[head].abs().max().item<double>(), 0);
-        sums.sums[head].backward();
-    }
+    const HeadSums head = loss(levels, scene.targets);
+    EXPECT_EQ(head.sum.item<double>(), 0);
+    EXPECT_EQ(head.denominator.item<double>(), 0);
+    EXPECT_EQ(head.parts.abs().max().item<double>(), 0);
+    head.sum.backward();
     for (const at::Tensor& level : levels) {
         EXPECT_TRUE(level.grad().defined());
     }
-    const auto dense = leaves(scene.levels);
-    dense_loss_of(dense, scene.targets, 10).sum.backward();
-    EXPECT_TRUE(dense[0].grad().defined());
 }
 
-TEST(DetectionLoss, ExtremeLogitsStayFinite) {
+TEST_P(HeadLossTest, ExtremeLogitsStayFinite) {
     const Scene scene = random_scene({}, 10);
-    std::vector<at::Tensor> levels;
-    for (const at::Tensor& level : scene.levels) {
-        levels.push_back((level * 1000).to(at::kFloat).set_requires_grad(true));
-    }
-    const auto sums = loss_of(levels, scene.targets);
-    EXPECT_TRUE(std::isfinite(sums.sums[0].item<double>()));
-    sums.sums[0].backward();
-    for (const at::Tensor& gradient : gradients_of(levels)) {
-        EXPECT_TRUE(gradient.isfinite().all().item<bool>());
+    for (const double factor : {1e3, 1e30}) {
+        std::vector<at::Tensor> levels;
+        for (const at::Tensor& level : scene.levels) {
+            levels.push_back((level * factor).to(at::kFloat).set_requires_grad(true));
+        }
+        const HeadSums head = loss(levels, scene.targets);
+        EXPECT_TRUE(std::isfinite(head.sum.item<double>())) << "factor " << factor << ": " << head.sum.item<double>();
+        head.sum.backward();
+        for (const at::Tensor& gradient : gradients_of(levels)) {
+            EXPECT_TRUE(gradient.isfinite().all().item<bool>()) << "factor " << factor;
+        }
     }
 }
 
-TEST(DetectionLoss, ADivergedNetworkShowsInTheSum) {
-    const Scene scene = random_scene({}, 10);
-    scene.levels[1].fill_(std::numeric_limits<double>::quiet_NaN());
-    EXPECT_TRUE(std::isnan(loss_of(scene.levels, scene.targets).sums[0].item<double>()));
+TEST_P(HeadLossTest, ALogitThatIsNotFiniteShowsInTheSum) {
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    const Scene scene = random_scene({.images = 1}, 10), empty = random_scene({.images = 1, .boxes = 0}, 10);
+    for (const Scene* whole : {&scene, &empty}) {
+        const HeadSums finite = loss(whole->levels, whole->targets);
+        ASSERT_TRUE(std::isfinite(finite.sum.item<double>()));
+        const at::Tensor& level = whole->levels[1];
+        for (const double value : {std::numeric_limits<double>::quiet_NaN(), infinity, -infinity}) {
+            for (const bool in_boxes : {true, false}) {
+                const at::Tensor branch = in_boxes
+                                              ? level.narrow(1, 0, distance_channels)
+                                              : level.narrow(1, distance_channels, level.size(1) - distance_channels);
+                const at::Tensor one = branch.select(1, branch.size(1) - 1).select(1, 1).select(1, 2);
+                for (const at::Tensor& reached : {branch, one}) {
+                    const at::Tensor before = level.clone();
+                    reached.fill_(value);
+                    const HeadSums head = loss(whole->levels, whole->targets);
+                    level.copy_(before);
+                    const std::string what =
+                        base::str(whole == &scene ? "with" : "without", " boxes, ", value, " in ", reached.numel(),
+                                  in_boxes ? " distances: " : " classes: ", head.sum.item<double>());
+                    EXPECT_TRUE(std::isnan(head.sum.item<double>())) << what;
+                    // The message of a diverged training names the parts.
+                    EXPECT_TRUE(std::isnan(head.parts[in_boxes ? 0 : 1].item<double>())) << what;
+                }
+            }
+        }
+    }
 }
 
 TEST(DetectionLoss, OnADeviceNothingIsReadOnTheHostAndShapesAreKnownBefore) {

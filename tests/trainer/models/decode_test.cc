@@ -146,10 +146,17 @@ TEST(Decode, NoImagesAndNoDetections) {
     EXPECT_TRUE(select_detections({at::zeros({1, 5, 4}), at::zeros({1, 5, 2})}, 0.1)[0].empty());
 }
 
-TEST(Decode, ScoresThatAreNotFiniteAreAnError) {
-    at::Tensor scores = at::zeros({1, 5, 2});
-    scores[0][3][1] = std::numeric_limits<float>::quiet_NaN();
-    EXPECT_THROW(select_detections({at::zeros({1, 5, 4}), scores}, 0.1), base::Error);
+TEST(Decode, ScoresAndBoxesThatAreNotFiniteAreAnError) {
+    for (const float value : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                              -std::numeric_limits<float>::infinity()}) {
+        DecodedMaps decoded{at::zeros({1, 5, 4}), at::zeros({1, 5, 2})};
+        EXPECT_NO_THROW(select_detections(decoded, 0.1));
+        decoded.boxes[0][4][2] = value;
+        EXPECT_THROW(select_detections(decoded, 0.1), base::Error) << "a box of " << value;
+        decoded.boxes.zero_();
+        decoded.scores[0][3][1] = value;
+        EXPECT_THROW(select_detections(decoded, 0.1), base::Error) << "a score of " << value;
+    }
 }
 
 }  // namespace
