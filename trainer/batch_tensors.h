@@ -10,7 +10,7 @@ namespace lockstep::trainer {
 /// B x 3 x H x W in [0, 1], channels_last.
 at::Tensor image_tensor(const sharding::MicroBatch& micro, at::ScalarType type);
 
-/// B x max_boxes; throws base::Error naming sample and count where an image has more boxes.
+/// B x max_boxes; throws base::Error naming the sample where an image has more boxes.
 DetectionTargets detection_targets(const sharding::MicroBatch& micro, std::int64_t max_boxes, at::ScalarType type);
 
 /// B, int64.
