@@ -16,7 +16,6 @@
 #include <string>
 #include <tuple>
 
-#include "comm/mpi.h"
 #include "tests/comm/mpi_test_main.h"
 #include "tests/trainer/small_training.h"
 #include "trainer/checkpoint.h"
@@ -80,14 +79,7 @@ class EquivalenceTest : public testing::Test {
         if (recipe.max_steps == 0) {
             recipe.max_steps = 5;
         }
-        const auto gradients = comm::make_mpi_communicator("gradients", tests::test_timeout);
-        const auto batch_norm = comm::make_mpi_communicator("batch norm", tests::test_timeout);
-        const auto control = comm::make_mpi_communicator("control", tests::test_timeout);
-        {
-            Trainer trainer(recipe, {root_ / "together"}, {*gradients, *batch_norm, *control},
-                            comm::detect_topology(*control));
-            trainer.run();
-        }
+        tests::train_together(recipe, root_ / "together");
         const fs::path alone = root_ / "alone";
         if (rank_ == 0) {
             tests::train_alone(recipe, alone);

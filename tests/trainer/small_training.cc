@@ -1,6 +1,7 @@
 #include "tests/trainer/small_training.h"
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "base/resources.h"
 #include "base/text.h"
 #include "comm/communicator.h"
+#include "comm/mpi.h"
 #include "comm/topology.h"
 #include "sharding/dataset_writer.h"
 #include "sharding/image.h"
@@ -124,6 +126,15 @@ trainer::Recipe small_classification_recipe(const std::filesystem::path& data) {
     recipe.augmentation.crop_padding = 2;
     recipe.checkpoint.every_epochs = 0;
     return recipe;
+}
+
+void train_together(const trainer::Recipe& recipe, const std::filesystem::path& run) {
+    constexpr std::chrono::seconds timeout{60};
+    const auto gradients = comm::make_mpi_communicator("gradients", timeout);
+    const auto batch_norm = comm::make_mpi_communicator("batch norm", timeout);
+    const auto control = comm::make_mpi_communicator("control", timeout);
+    trainer::Trainer trainer(recipe, {run}, {*gradients, *batch_norm, *control}, comm::detect_topology(*control));
+    trainer.run();
 }
 
 void train_alone(const trainer::Recipe& recipe, const std::filesystem::path& run, bool resume) {

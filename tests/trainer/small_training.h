@@ -18,6 +18,8 @@ void write_small_classification_data(const std::filesystem::path& directory, std
 trainer::Recipe small_detection_recipe(const std::filesystem::path& data);
 trainer::Recipe small_classification_recipe(const std::filesystem::path& data);
 
+/// Trains over all ranks of MPI; collective.
+void train_together(const trainer::Recipe& recipe, const std::filesystem::path& run);
 /// Trains on one rank, in this process.
 void train_alone(const trainer::Recipe& recipe, const std::filesystem::path& run, bool resume = false);
 
