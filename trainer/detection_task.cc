@@ -100,7 +100,7 @@ class Findings {
         std::iota(categories.begin(), categories.end(), 0);
         const coco::Options options{.honor_ignore = true, .threads = 1};
         return coco::accumulate_over_ranks(coco::match_images(image_ids_, categories, boxes_, detections_, options),
-                                           communicator, 1);
+                                           data_.size(), communicator, 1);
     }
 
   private:
