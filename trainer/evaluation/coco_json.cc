@@ -92,14 +92,16 @@ class Document {
 
     /// 0, 1, true, false or null.
     bool flag(json::value value) const {
-        switch (value.type().value()) {
-            case json::json_type::boolean:
-                return value.get_bool();
-            case json::json_type::null:
-                return false;
-            default:
-                return number(value) != 0;
+        bool mark = false;
+        if (value.get_bool().get(mark) == simdjson::SUCCESS) {
+            return mark;
         }
+        return !is_null(value) && number(value) != 0;
+    }
+
+    static bool is_null(json::value value) {
+        bool null = false;
+        return value.is_null().get(null) == simdjson::SUCCESS && null;
     }
 
     Box box(json::value value) const {
@@ -129,6 +131,13 @@ class Document {
         return *value;
     }
 
+    /// For the result of reading the root as an object or an array.
+    void require_root(simdjson::error_code error, std::string_view expected) const {
+        if (error != simdjson::SUCCESS) {
+            fail(error == simdjson::INCORRECT_TYPE ? str("not ", expected) : describe(error));
+        }
+    }
+
     [[noreturn]] void fail(std::string_view problem) const {
         std::string place = path_.string();
         if (!record_kind_.empty()) {
@@ -142,8 +151,16 @@ class Document {
 
   private:
     static std::string describe(simdjson::error_code error) {
-        return error == simdjson::IO_ERROR ? "no such file, or it may not be read"
-                                           : str("not the expected JSON (", simdjson::error_message(error), ")");
+        switch (error) {
+            case simdjson::IO_ERROR:
+                return "no such file, or it may not be read";
+            case simdjson::EMPTY:
+            case simdjson::UNCLOSED_STRING:
+            case simdjson::INCOMPLETE_ARRAY_OR_OBJECT:
+                return "the JSON ends too early; is the file cut off?";
+            default:
+                return str("not the expected JSON (", simdjson::error_message(error), ")");
+        }
     }
 
     std::filesystem::path path_;
@@ -153,10 +170,6 @@ class Document {
     std::size_t record_ = 0;
     std::string_view field_;
 };
-
-bool is_null(json::value value) {
-    return value.type().value() == json::json_type::null;
-}
 
 struct Category {
     std::int64_t id;
@@ -200,7 +213,7 @@ GroundTruthBox read_annotation(Document& document, json::value value, std::size_
             category = document.id(field);
         } else if (name == "bbox") {
             box = document.box(field);
-        } else if (name == "area" && !is_null(field)) {
+        } else if (name == "area" && !Document::is_null(field)) {
             area = document.number(field);
         } else if (name == "iscrowd") {
             truth.crowd = document.flag(field);
@@ -277,9 +290,8 @@ GroundTruth read_ground_truth(const std::filesystem::path& path, bool fix_ids) {
     Document document(path);
     document.read([&](json::document& root) {
         json::object object;
-        if (root.get_object().get(object) != simdjson::SUCCESS) {
-            document.fail("not a COCO ground truth: an object with \"images\", \"annotations\" and \"categories\"");
-        }
+        document.require_root(root.get_object().get(object),
+                              "a COCO ground truth: an object with \"images\", \"annotations\" and \"categories\"");
         document.each_field(object, [&](std::string_view name, json::value value) {
             if (name == "images") {
                 has_images = true;
@@ -343,9 +355,7 @@ std::vector<Detection> read_detections(const std::filesystem::path& path) {
     Document document(path);
     document.read([&](json::document& root) {
         json::array array;
-        if (root.get_array().get(array) != simdjson::SUCCESS) {
-            document.fail("not COCO results: an array of detections");
-        }
+        document.require_root(root.get_array().get(array), "COCO results: an array of detections");
         document.each_record(array, "detection",
                              [&](json::value record) { detections.push_back(read_detection(document, record)); });
     });
