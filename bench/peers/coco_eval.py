@@ -1,21 +1,25 @@
 #!/usr/bin/env python3
 """Times COCO box evaluation on a val2017-sized set: lockstep, pycocotools and faster-coco-eval, interleaved.
 
-Two figures for each, medians over the rounds:
+Two figures for each, medians over the rounds; every round starts with another of the three:
   process     the whole process from its start to its exit, reading both JSON files
   evaluation  matching, accumulation and the twelve scores, from what is in memory
 
 The set is made up but seeded: 5,000 images, 80 classes, about 36,000 boxes with polygons, as in COCO, 100 detections an
-image. All three must give the same twelve numbers (|difference| <= 1e-12), or the script fails.
+image. All three must give the same twelve numbers in every round (|difference| <= 1e-12), or the script fails. With
+--json it prints the samples with what they were taken on: cores, load, threads, versions, size of the set.
 
     .venv/bin/python bench/peers/coco_eval.py build/release/lockstep --rounds 5
 """
 
 import argparse
 import contextlib
+import importlib.metadata
 import io
 import json
+import math
 import os
+import platform
 import statistics
 import subprocess
 import sys
@@ -23,6 +27,10 @@ import tempfile
 import time
 
 import numpy
+
+PEERS = ("pycocotools", "faster-coco-eval")
+FIGURES = ("process", "evaluation")
+TOLERANCE = 1e-12
 
 
 def make_set(folder, images, per_image, seed):
@@ -109,6 +117,33 @@ def timed_run(command):
     return time.perf_counter() - start, json.loads(done.stdout)
 
 
+def difference(stats, reference):
+    """The greatest of a score; infinite where one is missing or is no number."""
+    if len(stats) != 12 or len(reference) != 12:
+        return math.inf
+    differences = [abs(a - b) for a, b in zip(stats, reference)]
+    return math.inf if any(map(math.isnan, differences)) else max(differences)
+
+
+def orders(names, rounds):
+    """The names of each round, turned by one from round to round, so that none always comes after the same other."""
+    return [names[r % len(names):] + names[:r % len(names)] for r in range(rounds)]
+
+
+def measure(commands, rounds):
+    """Returns the samples in seconds, the last answers and the greatest difference from pycocotools, each by name."""
+    samples = {name: {figure: [] for figure in FIGURES} for name in commands}
+    answers, greatest = {}, dict.fromkeys(commands, 0.0)
+    for order in orders(list(commands), rounds):
+        for name in order:
+            seconds, answers[name] = timed_run(commands[name])
+            samples[name]["process"].append(seconds)
+            samples[name]["evaluation"].append(answers[name]["evaluation_seconds"])
+        for name, answer in answers.items():
+            greatest[name] = max(greatest[name], difference(answer["stats"], answers["pycocotools"]["stats"]))
+    return samples, answers, greatest
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lockstep", help="the lockstep program")
@@ -116,9 +151,14 @@ def main():
     parser.add_argument("--images", type=int, default=5000)
     parser.add_argument("--detections-per-image", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=0, help="of lockstep; 0: all usable cores")
     parser.add_argument("--keep", metavar="DIR", help="make the set there, or take the one that is there")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--require-faster", action="store_true",
+                        help="exit 1 unless lockstep's medians are below both peers' in both figures")
     arguments = parser.parse_args()
+    if arguments.rounds < 1:
+        parser.error("--rounds must be at least 1")
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = arguments.keep or scratch
@@ -126,32 +166,45 @@ def main():
         paths = [os.path.join(folder, name) for name in ("ground_truth.json", "detections.json")]
         if not all(map(os.path.exists, paths)):
             paths = make_set(folder, arguments.images, arguments.detections_per_image, arguments.seed)
-        peer = [sys.executable, os.path.abspath(__file__), "--peer"]
-        commands = {
-            "lockstep": [arguments.lockstep, "coco-eval", *paths, "--json"],
-            "pycocotools": [*peer, "pycocotools", *paths],
-            "faster-coco-eval": [*peer, "faster-coco-eval", *paths],
-        }
-        samples = {name: {"process": [], "evaluation": []} for name in commands}
-        stats = {}
-        for _ in range(arguments.rounds):
-            for name, command in commands.items():
-                seconds, answer = timed_run(command)
-                samples[name]["process"].append(seconds)
-                samples[name]["evaluation"].append(answer["evaluation_seconds"])
-                stats[name] = answer["stats"]
-    difference = {
-        name: max(abs(a - b) for a, b in zip(stats["pycocotools"], values)) for name, values in stats.items()
-    }
+        file_bytes = sum(map(os.path.getsize, paths))
+        commands = {"lockstep": [arguments.lockstep, "coco-eval", *paths, "--json", "--threads", str(arguments.threads)]}
+        for peer in PEERS:
+            commands[peer] = [sys.executable, os.path.abspath(__file__), "--peer", peer, *paths]
+        load_before = os.getloadavg()
+        samples, answers, greatest = measure(commands, arguments.rounds)
+        load_after = os.getloadavg()
+    medians = {name: {figure: statistics.median(times[figure]) for figure in FIGURES} for name, times in samples.items()}
     if arguments.json:
-        print(json.dumps({"samples_seconds": samples, "stats": stats, "greatest_difference": difference}))
+        version = subprocess.run([arguments.lockstep, "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+        print(json.dumps({
+            "medians_seconds": medians,
+            "samples_seconds": samples,
+            "orders": orders(list(commands), arguments.rounds),
+            "stats": {name: answer["stats"] for name, answer in answers.items()},
+            "greatest_difference": {name: value if math.isfinite(value) else None for name, value in greatest.items()},
+            "set": {"bytes": file_bytes, **{what: answers["lockstep"].get(what) for what in ("images", "boxes", "detections")}},
+            "threads": arguments.threads,
+            "cores": os.cpu_count(),
+            "usable_cores": len(os.sched_getaffinity(0)),
+            "load_average": {"before": load_before, "after": load_after},
+            "versions": {
+                "lockstep": version,
+                "python": platform.python_version(),
+                **{package: importlib.metadata.version(package) for package in ("numpy", *PEERS)},
+            },
+        }))
     else:
         print(f"{'':18}{'process':>10}{'evaluation':>12}   greatest difference from pycocotools in a score")
-        for name, times in samples.items():
-            process, evaluation = (statistics.median(times[what]) for what in ("process", "evaluation"))
-            print(f"{name:18}{process:9.3f}s{evaluation:11.3f}s   {difference[name]:.1e}")
-    if difference["lockstep"] > 1e-12:
-        sys.exit("lockstep and pycocotools disagree")
+        for name in commands:
+            process, evaluation = (medians[name][figure] for figure in FIGURES)
+            print(f"{name:18}{process:9.3f}s{evaluation:11.3f}s   {greatest[name]:.1e}")
+
+    problems = [f"{name} and pycocotools disagree by {value:g} in a score"
+                for name, value in greatest.items() if not value <= TOLERANCE]
+    if arguments.require_faster:
+        problems += [f"lockstep is not faster than {peer} in {figure}: {medians['lockstep'][figure]:.3f} s against {medians[peer][figure]:.3f} s"
+                     for peer in PEERS for figure in FIGURES if not medians["lockstep"][figure] < medians[peer][figure]]
+    sys.exit("\n".join(problems) if problems else 0)
 
 
 if __name__ == "__main__":
