@@ -2,10 +2,10 @@
 // Each line of stdin is a case:
 //   GROUND_TRUTH DETECTIONS OUT HONOR_IGNORE FIX_IDS LIMIT LIMIT LIMIT
 // OUT gets precision [T,R,K,A,M], recall [T,K,A,M] and the twelve scores as raw doubles, OUT.txt the printed summary.
-// Fails where shards of the images, merged, give other bits than all images at once.
+// Fails where shards of the images, merged, or another number of threads give other bits than all images at once on one
+// thread, and where a number is NaN.
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "tests/trainer/evaluation/made_up_detections.h"
 #include "trainer/evaluation/coco_evaluation.h"
 #include "trainer/evaluation/coco_json.h"
 
@@ -44,15 +45,15 @@ Portion portion_of(const coco::GroundTruth& truth, const std::vector<coco::Detec
     return portion;
 }
 
-bool same_bits(const std::vector<double>& a, const std::vector<double>& b) {
-    return std::ranges::equal(a, b, {}, std::bit_cast<std::uint64_t, double>, std::bit_cast<std::uint64_t, double>);
-}
-
 std::vector<double> all_numbers(const coco::Result& result) {
     std::vector<double> numbers = result.precision;
     numbers.insert(numbers.end(), result.recall.begin(), result.recall.end());
     numbers.insert(numbers.end(), result.stats.begin(), result.stats.end());
     return numbers;
+}
+
+std::vector<std::uint64_t> all_bits(const coco::Result& result) {
+    return lockstep::tests::bits_of(all_numbers(result));
 }
 
 void evaluate_case(const std::string& line) {
@@ -68,9 +69,18 @@ void evaluate_case(const std::string& line) {
     }
     const coco::GroundTruth truth = coco::read_ground_truth(truth_path, options.fix_zero_ids);
     const std::vector<coco::Detection> detections = coco::read_detections(detections_path);
-    const coco::Result result =
-        coco::accumulate(coco::match_images(truth.image_ids, truth.categories, truth.boxes, detections, options));
-    const std::vector<double> numbers = all_numbers(result);
+    const auto evaluate = [&](unsigned threads) {
+        options.threads = threads;
+        return coco::accumulate(coco::match_images(truth.image_ids, truth.categories, truth.boxes, detections, options),
+                                threads);
+    };
+    const coco::Result result = evaluate(1);
+    const std::vector<std::uint64_t> bits = all_bits(result);
+    for (const unsigned threads : {0, 2, 3, 7}) {
+        if (all_bits(evaluate(threads)) != bits) {
+            throw base::Error(base::str(truth_path, ": ", threads, " threads give another result than one"));
+        }
+    }
 
     for (const std::uint64_t count : {2, 3, 4}) {
         std::vector<coco::EvaluationShard> shards;
@@ -80,11 +90,12 @@ void evaluate_case(const std::string& line) {
                 coco::match_images(mine.image_ids, truth.categories, mine.boxes, mine.detections, options);
             shards.insert(shards.begin(), coco::EvaluationShard::from_bytes(shard.to_bytes()));
         }
-        if (!same_bits(all_numbers(coco::accumulate(coco::merge(shards))), numbers)) {
+        if (all_bits(coco::accumulate(coco::merge(shards))) != bits) {
             throw base::Error(base::str(truth_path, ": ", count, " shards give another result than one"));
         }
     }
 
+    const std::vector<double> numbers = all_numbers(result);
     std::ofstream(out_path, std::ios::binary)
         .write(reinterpret_cast<const char*>(numbers.data()),
                static_cast<std::streamsize>(numbers.size() * sizeof(double)));

@@ -2,6 +2,7 @@
 
     python compare_with_pycocotools.py COCO_CELLS named          the cases written out below
     python compare_with_pycocotools.py COCO_CELLS fuzz FIRST END random sets with the seeds FIRST .. END-1
+    python compare_with_pycocotools.py COCO_CELLS spoiled        whether the comparison notices a NaN and one wrong bit
 """
 
 import contextlib
@@ -456,6 +457,26 @@ def large_ids():
     return case.truth([0, 0, 10, 10], id=2**52).found([0, 0, 10, 10]).found([0, 0, 10, 10], 0.6, image=2**53 - 3)
 
 
+@named
+def many_images():
+    """More images than one thread takes at a time, and no multiple of it."""
+    draw = random.Random(300)
+    images, categories = draw.sample(range(1, 5000), 300), draw.sample(range(1, 91), 12)
+    case = Case(images, categories)
+    for image in images:
+        for _ in range(draw.randint(0, 6)):
+            category = draw.choice(categories)
+            size = draw.choice((12, 50, 150))
+            box = [draw.randint(0, 400), draw.randint(0, 400), draw.randint(size // 2, size), draw.randint(size // 2, size)]
+            case.truth(box, image, category, iscrowd=int(draw.random() < 0.05))
+            for _ in range(draw.randint(0, 2)):
+                case.found([v + draw.randint(-size // 8, size // 8) for v in box], round(draw.uniform(0.3, 1), 2), image, category)
+        for _ in range(draw.randint(0, 4)):
+            box = [draw.randint(0, 400), draw.randint(0, 400), draw.randint(5, 150), draw.randint(5, 150)]
+            case.found(box, round(draw.uniform(0, 0.8), 2), image, draw.choice(categories))
+    return case
+
+
 # ---------------------------------------------------------------- random cases
 
 def fuzzed(seed):
@@ -515,8 +536,15 @@ def fuzzed(seed):
 
 # ---------------------------------------------------------------- comparison
 
-def check(program, cases, with_text):
-    """Compares all cases; returns what differs, as text."""
+def differing(ours, expected):
+    """Where the cells differ in a bit or the scores by more than TOLERANCE. A NaN differs from everything, another NaN too."""
+    differs = (ours.view(numpy.uint64) != expected.view(numpy.uint64)) | numpy.isnan(ours)
+    differs[-12:] = ~(numpy.abs(ours[-12:] - expected[-12:]) <= TOLERANCE)
+    return numpy.flatnonzero(differs)
+
+
+def check(program, cases, with_text, spoil=None):
+    """Compares all cases, after spoil(ours, expected); returns what differs, as text."""
     problems = []
     with tempfile.TemporaryDirectory() as folder:
         lines = []
@@ -535,12 +563,12 @@ def check(program, cases, with_text):
             if ours.shape != expected.shape:
                 problems.append(f"{name}: {ours.size} numbers instead of {expected.size}")
                 continue
-            difference = numpy.abs(ours - expected)
-            difference[-12:][difference[-12:] <= TOLERANCE] = 0
-            if difference.max() > 0:
-                at = int(difference.argmax())
-                problems.append(f"{name}: {int((difference > 0).sum())} of {ours.size} numbers differ, most at {at}: "
-                                f"{ours[at]!r} instead of {expected[at]!r}")
+            if spoil:
+                spoil(ours, expected)
+            places = differing(ours, expected)
+            if places.size > 0:
+                at = places[0]
+                problems.append(f"{name}: {places.size} of {ours.size} numbers differ, the first at {at}: {ours[at]!r} instead of {expected[at]!r}")
             with open(os.path.join(folder, f"{name}.cells.txt")) as file:
                 printed = file.read()
             if with_text and printed != text:
@@ -549,8 +577,42 @@ def check(program, cases, with_text):
     return problems
 
 
+def check_spoiled(program):
+    """Each kind of damage to one number must be noticed in every case, and none without damage."""
+    cases = {name: NAMED[name]() for name in ("perfect_match", "iou_at_the_thresholds")}
+    first_score = -12
+
+    def write(value, at, into_expected=False, into_both=False):
+        def spoil(ours, expected):
+            for numbers in (ours, expected) if into_both else (expected,) if into_expected else (ours,):
+                numbers[at] = value(numbers[at]) if callable(value) else value
+        return spoil
+
+    damage = {
+        "NaN in a cell": write(math.nan, 0),
+        "NaN in the last cell": write(math.nan, first_score - 1),
+        "NaN in a score": write(math.nan, first_score),
+        "NaN in a cell of pycocotools": write(math.nan, 0, into_expected=True),
+        "NaN in a score of pycocotools": write(math.nan, first_score, into_expected=True),
+        "NaN in both cells": write(math.nan, 0, into_both=True),
+        "NaN in both scores": write(math.nan, first_score, into_both=True),
+        "an infinite cell": write(math.inf, 0),
+        "one bit of a cell": write(lambda value: math.nextafter(value, 2), 0),
+        "a score off by 1e-11": write(lambda value: value + 1e-11, first_score),
+    }
+    problems = check(program, cases, with_text=True)
+    for name, spoil in damage.items():
+        found = check(program, cases, with_text=True, spoil=spoil)
+        if len(found) != len(cases) or not all(": 1 of " in problem for problem in found):
+            problems.append(f"{name}: noticed in {len(found)} of {len(cases)} cases: {found}")
+    return problems
+
+
 def main():
     program, kind = sys.argv[1:3]
+    if kind == "spoiled":
+        problems = check_spoiled(program)
+        sys.exit("\n".join(problems) if problems else 0)
     if kind == "named":
         cases = {name: make() for name, make in NAMED.items()}
     else:
