@@ -217,7 +217,9 @@ Hdf5File Hdf5File::create(const std::filesystem::path& path) {
     must(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V18, H5F_LIBVER_V18));
     // Otherwise small writes reach the disk, and fail, only while a data set is being closed.
     must(H5Pset_sieve_buf_size(access.get(), 0));
-    Hdf5Handle file(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()), H5Fclose);
+    const Hdf5Handle creation = property_list(H5P_FILE_CREATE);
+    must(H5Pset_obj_track_times(creation.get(), false));
+    Hdf5Handle file(H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation.get(), access.get()), H5Fclose);
     if (file.get() < 0) {
         throw Error(str(path.string(), ": can't create: ", reason_from_stack()));
     }
@@ -324,6 +326,7 @@ Hdf5Handle Hdf5File::create_contiguous(const std::string& name, hid_t type, cons
     must(H5Pset_layout(creation.get(), H5D_CONTIGUOUS));
     must(H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY));
     must(H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER));
+    must(H5Pset_obj_track_times(creation.get(), false));  // the same content, the same file
     return {
         checked(H5Dcreate2(file(), name.c_str(), type, space_of(shape).get(), links.get(), creation.get(), H5P_DEFAULT),
                 "create data set", name),

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -115,6 +116,19 @@ TYPED_TEST(Hdf5Numbers, AreReadAsAWiderTypeOfTheSameKindOnly) {
     expect(std::int8_t{1}), expect(std::int16_t{1}), expect(std::int32_t{1}), expect(std::int64_t{1});
     expect(std::uint8_t{1}), expect(std::uint16_t{1}), expect(std::uint32_t{1}), expect(std::uint64_t{1});
     expect(1.0F), expect(1.0);
+}
+
+TEST(Hdf5File, TheSameContentIsTheSameFileWheneverItIsWritten) {
+    const ScratchDirectory scratch;
+    const auto written = [&](const char* name) {
+        Hdf5File file = Hdf5File::create(scratch / name);
+        write<std::int32_t>(file, "x", {1, 2, 3});
+        file.close();
+        return read_bytes(scratch / name);
+    };
+    const auto earlier = written("earlier.h5");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // HDF5 counts its times in seconds
+    EXPECT_EQ(written("later.h5"), earlier);
 }
 
 TEST(Hdf5File, KeepsScalarsAndEmptyDataSets) {

@@ -35,7 +35,8 @@ TEST(DetectionTargets, AsManyBoxesAsThereIsRoomForFit) {
         EXPECT_TRUE(at::equal(targets.boxes, boxes)) << targets.boxes;
         EXPECT_TRUE(at::equal(targets.classes, at::tensor({5, 6, 7, 8, 0, 0}, at::kLong).view({2, 3})))
             << targets.classes;
-        EXPECT_TRUE(at::equal(targets.real, at::tensor({1, 1, 1, 1, 0, 0}, at::kBool).view({2, 3}))) << targets.real;
+        EXPECT_TRUE(at::equal(targets.real, at::tensor({1, 1, 1, 1, 0, 0}, at::kLong).view({2, 3}).to(at::kBool)))
+            << targets.real;
     }
 }
 

@@ -32,6 +32,10 @@ TEST(Precision, Bf16OverRanksStaysNearFp32) {
     world->barrier("data written");
     Recipe recipe = tests::small_detection_recipe(root / "boxes");
     recipe.max_steps = steps;
+    if (getenv("BN")) recipe.batch_norm = getenv("BN");
+    if (getenv("SEED")) recipe.seed = atoi(getenv("SEED"));
+    if (getenv("SIZE")) recipe.image_size = atoi(getenv("SIZE"));
+    if (getenv("BATCH")) recipe.batch = atoi(getenv("BATCH"));
     for (const char* precision : {"bf16", "fp32"}) {
         recipe.precision = precision;
         tests::train_together(recipe, root / precision);
@@ -44,6 +48,7 @@ TEST(Precision, Bf16OverRanksStaysNearFp32) {
     for (std::size_t step = 0; step < steps; ++step) {
         for (const char* key : {"loss", "gradient_norm"}) {
             const double value = half[step][key], expected = single[step][key];
+            if (is_first) std::printf("VALUES step %zu %s %g %g rel %.4f\n", step + 1, key, value, expected, value / expected - 1);
             EXPECT_TRUE(std::isfinite(value)) << key << " of step " << step + 1;
             EXPECT_NEAR(value, expected, 0.02 * expected) << key << " of step " << step + 1;
             EXPECT_NE(value, expected) << key << " of step " << step + 1 << ": bf16 was not in use";
