@@ -5,6 +5,8 @@
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <string>
@@ -131,6 +133,42 @@ TEST(Yolov10, HasThePublishedSizeAsDeployedNetwork) {
     }
 }
 
+TEST(Yolov10, ClassesChangeOnlyTheClassBranchesOfTheDeployedNetwork) {
+    struct Deployed {
+        Yolov10Variant variant;
+        std::array<std::int64_t, 3> channels;     // C3, C4, C5
+        std::map<std::int64_t, std::int64_t> of;  // parameters for so many classes
+    };
+    const Deployed table[] = {
+        {n, {64, 128, 256}, {{1, 2'265'363}, {2, 2'265'558}, {10, 2'267'118}, {20, 2'269'068}, {80, 2'299'264}}},
+        {s, {128, 256, 512}, {{1, 7'218'387}, {2, 7'218'774}, {10, 7'221'870}, {20, 7'225'740}, {80, 7'248'960}}},
+        {m, {192, 384, 576}, {{1, 15'313'747}, {2, 15'314'326}, {10, 15'318'958}, {20, 15'324'748}, {80, 15'359'488}}},
+        {b, {256, 512, 512}, {{1, 19'004'883}, {2, 19'005'654}, {10, 19'011'822}, {20, 19'019'532}, {80, 19'065'792}}},
+        {l, {256, 512, 512}, {{1, 24'310'099}, {2, 24'310'870}, {10, 24'317'038}, {20, 24'324'748}, {80, 24'371'008}}},
+        {x, {320, 640, 640}, {{1, 29'397'491}, {2, 29'398'454}, {10, 29'406'158}, {20, 29'415'788}, {80, 29'473'568}}},
+    };
+    // A folded convolution has a bias per output: of one level, whose input has x channels and whose class branch has
+    // the width w, the two depthwise ones hold 10 x and 10 w numbers, the two pointwise ones w (x + 1) and w (w + 1),
+    // the last one classes (w + 1). Nothing else depends on the classes.
+    const auto class_branches = [](const std::array<std::int64_t, 3>& channels, std::int64_t classes) {
+        const std::int64_t w = std::max(channels[0], std::min<std::int64_t>(classes, 100));
+        std::int64_t count = 0;
+        for (const std::int64_t x_channels : channels) {
+            count += 10 * x_channels + w * (x_channels + 1) + 10 * w + w * (w + 1) + classes * (w + 1);
+        }
+        return count;
+    };
+    for (const auto& [variant, channels, of] : table) {
+        for (const auto& [classes, expected] : of) {
+            Yolov10 model(variant, classes);
+            model.fuse_for_deployment();
+            EXPECT_EQ(parameter_count(model), expected) << label(variant) << ", " << classes << " classes";
+            EXPECT_EQ(expected - class_branches(channels, classes), of.at(80) - class_branches(channels, 80))
+                << label(variant) << ", " << classes << " classes, by the closed form";
+        }
+    }
+}
+
 TEST(Yolov10, CostListsLayersWithShapes) {
     Yolov10 model(n, 80);
     const ModelCost cost = cost_of(model, 640);
@@ -167,6 +205,7 @@ TEST(Yolov10, EveryLayerHasThePublishedNumberOfParameters) {
     }
 }
 
+// Some to read; all of them, of every variant: yolov10_table_test.cc.
 TEST(Yolov10, HasThePublishedNames) {
     const Yolov10 model(n, 80);
     std::map<std::string, std::vector<std::int64_t>> shapes;
