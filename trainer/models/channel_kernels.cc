@@ -11,6 +11,9 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/error.h"
+#include "trainer/models/loop_version.h"
+
 // Vectors are passed between functions that are always inlined, so that their calling convention doesn't matter.
 #pragma GCC diagnostic ignored "-Wpsabi"
 
@@ -68,28 +71,30 @@ namespace x86_64_v4 {
 #pragma GCC pop_options
 #endif
 
-/// The loops for the CPU that the program finds itself on.
+LoopVersion& version_in_use() {
+    static LoopVersion version = runnable_loops().back();
+    return version;
+}
+
 template <typename Element>
 struct Loops {
-    void (*run)(const Pass<Element>&, std::int64_t, std::int64_t, double*) = any_cpu::run<Element>;
+    void (*run)(const Pass<Element>&, std::int64_t, std::int64_t, double*);
     void (*run_depthwise)(const ChannelsLastMap<Element>&, const ChannelsLastMap<Element>&, std::int64_t,
-                          ComputeType<Element>*) = any_cpu::run_depthwise<Element>;
+                          ComputeType<Element>*);
 };
 
 template <typename Element>
-const Loops<Element>& loops_of_this_cpu() {
-    static const Loops<Element> loops = []() -> Loops<Element> {
+Loops<Element> loops_in_use() {
+    switch (version_in_use()) {
 #if defined(__x86_64__)
-        if (__builtin_cpu_supports("x86-64-v4")) {
+        case LoopVersion::x86_64_v4:
             return {x86_64_v4::run<Element>, x86_64_v4::run_depthwise<Element>};
-        }
-        if (__builtin_cpu_supports("x86-64-v3")) {
+        case LoopVersion::x86_64_v3:
             return {x86_64_v3::run<Element>, x86_64_v3::run_depthwise<Element>};
-        }
 #endif
-        return {};
-    }();
-    return loops;
+        default:
+            return {any_cpu::run<Element>, any_cpu::run_depthwise<Element>};
+    }
 }
 
 /// Calls for [0, count) from ATen's threads. at::parallel_for itself is only parallel where it is compiled with OpenMP,
@@ -125,10 +130,10 @@ std::vector<double> run_all(const Pass<Element>& pass) {
     const std::int64_t chunks = (pass.x.rows + rows_per_chunk - 1) / rows_per_chunk;
     const std::int64_t width = sums(pass.kind) ? 2 * pass.x.channels : 0;
     std::vector<double> of_chunks(static_cast<std::size_t>(width * chunks));
+    const Loops<Element> loops = loops_in_use<Element>();
     parallel_for(chunks, [&](std::int64_t chunk) {
         const std::int64_t begin = chunk * rows_per_chunk;
-        loops_of_this_cpu<Element>().run(pass, begin, std::min(begin + rows_per_chunk, pass.x.rows),
-                                         of_chunks.data() + chunk * width);
+        loops.run(pass, begin, std::min(begin + rows_per_chunk, pass.x.rows), of_chunks.data() + chunk * width);
     });
     std::vector<double> totals(static_cast<std::size_t>(width));
     for (std::size_t i = 0; i < of_chunks.size(); ++i) {
@@ -138,6 +143,26 @@ std::vector<double> run_all(const Pass<Element>& pass) {
 }
 
 }  // namespace
+
+std::vector<LoopVersion> runnable_loops() {
+    std::vector<LoopVersion> versions = {LoopVersion::any_cpu};
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("x86-64-v3")) {
+        versions.push_back(LoopVersion::x86_64_v3);
+    }
+    if (__builtin_cpu_supports("x86-64-v4")) {
+        versions.push_back(LoopVersion::x86_64_v4);
+    }
+#endif
+    return versions;
+}
+
+void use_loops(LoopVersion version) {
+    const std::vector<LoopVersion> runnable = runnable_loops();
+    LOCKSTEP_CHECK(std::find(runnable.begin(), runnable.end(), version) != runnable.end(), "loops ",
+                   static_cast<int>(version), " on this CPU");
+    version_in_use() = version;
+}
 
 template <typename Element>
 void channel_statistics(const ChannelRows<const Element>& x, std::span<double> mean, std::span<double> variance) {
@@ -177,9 +202,9 @@ void affine_backward(const ChannelRows<const Element>& x, const ChannelAffine<Co
 template <typename Element>
 void depthwise7x7_weight_gradient(const ChannelsLastMap<Element>& padded, const ChannelsLastMap<Element>& grad_y,
                                   std::span<ComputeType<Element>> gradient) {
+    const Loops<Element> loops = loops_in_use<Element>();
     parallel_for(window, [&](std::int64_t row) {
-        loops_of_this_cpu<Element>().run_depthwise(padded, grad_y, row,
-                                                   gradient.data() + row * window * grad_y.channels);
+        loops.run_depthwise(padded, grad_y, row, gradient.data() + row * window * grad_y.channels);
     });
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -11,6 +12,7 @@
 #include "trainer/models/depthwise7x7.h"
 #include "trainer/models/fused_batch_norm.h"
 #include "trainer/models/layers.h"
+#include "trainer/models/loop_version.h"
 
 namespace lockstep::trainer {
 namespace {
@@ -80,7 +82,41 @@ at::Tensor fused_of_batch(const at::Tensor& x, const at::Tensor& weight, const a
                             activation);
 }
 
-TEST(FusedBatchNorm, FollowsItsDefinitionWithGradients) {
+std::string name_of(LoopVersion version) {
+    switch (version) {
+        case LoopVersion::any_cpu:
+            return "any_cpu";
+        case LoopVersion::x86_64_v3:
+            return "x86_64_v3";
+        case LoopVersion::x86_64_v4:
+            return "x86_64_v4";
+    }
+    return {};
+}
+
+/// A test runs once for each version of the loops, and is skipped, with a message, for those beyond this CPU.
+class Loops : public testing::TestWithParam<LoopVersion> {
+  protected:
+    void SetUp() override {
+        const std::vector<LoopVersion> runnable = runnable_loops();
+        if (std::find(runnable.begin(), runnable.end(), GetParam()) == runnable.end()) {
+            GTEST_SKIP() << "not tested: this CPU can't run the loops for " << name_of(GetParam());
+        }
+        use_loops(GetParam());
+    }
+    void TearDown() override { use_loops(runnable_loops().back()); }
+};
+
+class FusedBatchNorm : public Loops {};
+class Depthwise7x7 : public Loops {};
+
+constexpr auto versions = [] {
+    return testing::Values(LoopVersion::any_cpu, LoopVersion::x86_64_v3, LoopVersion::x86_64_v4);
+};
+INSTANTIATE_TEST_SUITE_P(For, FusedBatchNorm, versions(), [](const auto& version) { return name_of(version.param); });
+INSTANTIATE_TEST_SUITE_P(For, Depthwise7x7, versions(), [](const auto& version) { return name_of(version.param); });
+
+TEST_P(FusedBatchNorm, FollowsItsDefinitionWithGradients) {
     // Channel counts around the widths of vectors; rows around those of chunks.
     for (const std::vector<std::int64_t>& shape : {std::vector<std::int64_t>{2, 1, 3, 5},
                                                    {1, 3, 2, 2},
@@ -116,7 +152,7 @@ TEST(FusedBatchNorm, FollowsItsDefinitionWithGradients) {
     }
 }
 
-TEST(FusedBatchNorm, GradientsEqualDifferenceQuotients) {
+TEST_P(FusedBatchNorm, GradientsEqualDifferenceQuotients) {
     const std::vector<std::int64_t> shape = {2, 3, 2, 3};
     const at::Tensor x = channels_last(wave(shape, 0.7)), weight = wave({3}, 0.9), bias = wave({3}, 1.3);
     const at::Tensor grad_y = channels_last(wave(shape, 0.23));
@@ -136,9 +172,10 @@ TEST(FusedBatchNorm, GradientsEqualDifferenceQuotients) {
     }
 }
 
-TEST(FusedBatchNorm, Fp32AndBf16StayNearFp64) {
-    const std::vector<std::int64_t> shape = {2, 48, 17, 23};
-    const at::Tensor weight = wave({48}, 0.9), bias = wave({48}, 1.3);
+TEST_P(FusedBatchNorm, Fp32AndBf16StayNearFp64) {
+    // 61 channels need whole vectors in pairs, a single one and a part of one, whatever their width.
+    const std::vector<std::int64_t> shape = {2, 61, 17, 23};
+    const at::Tensor weight = wave({61}, 0.9), bias = wave({61}, 1.3);
     for (const auto& [type, tolerance] : {std::pair(at::kFloat, 2e-5), {at::kBFloat16, 2e-2}}) {
         // The same rounded numbers in both precisions.
         const at::Tensor x = channels_last(wave(shape, 0.7).to(type)),
@@ -165,7 +202,7 @@ TEST(FusedBatchNorm, Fp32AndBf16StayNearFp64) {
     }
 }
 
-TEST(FusedBatchNorm, SiluIsExactOverItsRange) {
+TEST_P(FusedBatchNorm, SiluIsExactOverItsRange) {
     // One channel with mean 0, deviation 1 makes the batch norm the identity.
     const at::Tensor x = at::linspace(-120, 120, 48001, at::kFloat).view({1, 1, 1, -1});
     const at::Tensor one = at::ones({1}), zero = at::zeros({1});
@@ -180,7 +217,7 @@ TEST(FusedBatchNorm, SiluIsExactOverItsRange) {
     EXPECT_LT(y.slice(3, 0, 8000).abs().max().item<double>(), 1e-25);
 }
 
-TEST(FusedBatchNorm, NotANumberIsNotHidden) {
+TEST_P(FusedBatchNorm, NotANumberIsNotHidden) {
     for (const auto type : {at::kFloat, at::kBFloat16}) {
         at::Tensor x = at::zeros({1, 20, 2, 2}, type);
         x[0][17][1][0] = std::numeric_limits<float>::quiet_NaN();
@@ -193,7 +230,7 @@ TEST(FusedBatchNorm, NotANumberIsNotHidden) {
     }
 }
 
-TEST(FusedBatchNorm, MomentsSurviveALargeMean) {
+TEST_P(FusedBatchNorm, MomentsSurviveALargeMean) {
     // Variance 2.0 around a mean of 1000: squares summed as they are would lose it in FP32.
     const at::Tensor sign = ((at::arange(40 * 40) % 2) * 2 - 1).view({40, 40}).to(at::kFloat);
     const at::Tensor x = channels_last(at::full({2, 20, 40, 40}, 1000.0F) + sign * static_cast<float>(std::sqrt(2.0)));
@@ -205,7 +242,7 @@ TEST(FusedBatchNorm, MomentsSurviveALargeMean) {
     EXPECT_NEAR(running_var[7].item<double>(), 0.97 + 0.03 * 2.0 * 3200 / 3199, 1e-4);
 }
 
-TEST(FusedBatchNorm, AnyLayoutOfInputAndGradient) {
+TEST_P(FusedBatchNorm, AnyLayoutOfInputAndGradient) {
     const std::vector<std::int64_t> shape = {2, 6, 3, 4};
     const at::Tensor weight = wave({6}, 0.9), bias = wave({6}, 1.3);
     const at::Tensor x = wave(shape, 0.7), grad_y = wave(shape, 0.23);
@@ -233,7 +270,7 @@ TEST(FusedBatchNorm, AnyLayoutOfInputAndGradient) {
         1e-12);
 }
 
-TEST(FusedBatchNorm, ThreadsChangeNothing) {
+TEST_P(FusedBatchNorm, ThreadsChangeNothing) {
     const std::vector<std::int64_t> shape = {4, 20, 40, 40};
     const at::Tensor x = channels_last(wave(shape, 0.7).to(at::kFloat)),
                      grad_y = channels_last(wave(shape, 0.23).to(at::kFloat));
@@ -253,7 +290,7 @@ TEST(FusedBatchNorm, ThreadsChangeNothing) {
     EXPECT_TRUE(at::equal(one.grad_bias, three.grad_bias));
 }
 
-TEST(FusedBatchNorm, NoImagesMoveNoStatistics) {
+TEST_P(FusedBatchNorm, NoImagesMoveNoStatistics) {
     ConvBN block(3, 20, {.kernel = 3});
     initialise(block, 1, ConvolutionInitialisation::kaiming_uniform);
     const at::Tensor y = block.forward(at::zeros({0, 3, 4, 4}));
@@ -267,7 +304,7 @@ TEST(FusedBatchNorm, NoImagesMoveNoStatistics) {
     }
 }
 
-TEST(Depthwise7x7, EqualsLibTorchsConvolution) {
+TEST_P(Depthwise7x7, EqualsLibTorchsConvolution) {
     for (const std::vector<std::int64_t>& shape :
          {std::vector<std::int64_t>{2, 5, 8, 6}, {1, 16, 1, 1}, {2, 33, 3, 9}, {1, 48, 10, 2}}) {
         const std::int64_t channels = shape[1];
