@@ -319,16 +319,29 @@ Hdf5Extent Hdf5File::records_extent(const std::string& name, hid_t type) const {
     return extent_of(opened);
 }
 
+/// "a" and "a/b" for a data set a/b/c. libhdf5 could make them itself, but would write the time into them.
+void Hdf5File::create_groups_above(const std::string& name) {
+    const Hdf5Handle creation = property_list(H5P_GROUP_CREATE);
+    must(H5Pset_obj_track_times(creation.get(), false));
+    for (std::size_t slash = name.find('/', 1); slash != std::string::npos; slash = name.find('/', slash + 1)) {
+        const std::string group = name.substr(0, slash);
+        if (must(H5Lexists(file(), group.c_str(), H5P_DEFAULT)) == 0) {
+            const Hdf5Handle made(checked(H5Gcreate2(file(), group.c_str(), H5P_DEFAULT, creation.get(), H5P_DEFAULT),
+                                          "create group", group),
+                                  H5Gclose);
+        }
+    }
+}
+
 Hdf5Handle Hdf5File::create_contiguous(const std::string& name, hid_t type, const std::vector<std::uint64_t>& shape) {
-    const Hdf5Handle links = property_list(H5P_LINK_CREATE);
-    must(H5Pset_create_intermediate_group(links.get(), 1));
+    create_groups_above(name);
     const Hdf5Handle creation = property_list(H5P_DATASET_CREATE);
     must(H5Pset_layout(creation.get(), H5D_CONTIGUOUS));
     must(H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY));
     must(H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER));
     must(H5Pset_obj_track_times(creation.get(), false));  // the same content, the same file
     return {
-        checked(H5Dcreate2(file(), name.c_str(), type, space_of(shape).get(), links.get(), creation.get(), H5P_DEFAULT),
+        checked(H5Dcreate2(file(), name.c_str(), type, space_of(shape).get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT),
                 "create data set", name),
         H5Dclose};
 }

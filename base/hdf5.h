@@ -125,6 +125,7 @@ class Hdf5File {
     hid_t file() const;
     std::uint64_t file_bytes() const;
     Opened open_dataset(const std::string& name) const;
+    void create_groups_above(const std::string& name);
     Hdf5Handle create_contiguous(const std::string& name, hid_t type, const std::vector<std::uint64_t>& shape);
     void write_attribute(const std::string& name, hid_t type, const void* value);
     OpenedAttribute open_attribute(const std::string& name) const;

@@ -123,6 +123,8 @@ TEST(Hdf5File, TheSameContentIsTheSameFileWheneverItIsWritten) {
     const auto written = [&](const char* name) {
         Hdf5File file = Hdf5File::create(scratch / name);
         write<std::int32_t>(file, "x", {1, 2, 3});
+        write<std::int32_t>(file, "group/in/it/y", {4});
+        write<std::int32_t>(file, "group/z", {5});
         file.close();
         return read_bytes(scratch / name);
     };
