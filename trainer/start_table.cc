@@ -1,7 +1,5 @@
 #include "trainer/start_table.h"
 
-#include <algorithm>
-
 #include "base/text.h"
 
 namespace lockstep::trainer {
