@@ -437,7 +437,8 @@ void scale_contrast(std::span<std::uint8_t> pixels, double gain) {
             sums[c] += pixels[i + c];
         }
     }
-    const auto count = static_cast<double>(pixels.size() / channels);
+    const std::size_t pixel_count = pixels.size() / channels;
+    const auto count = static_cast<double>(pixel_count);
     const auto sum = [&](std::size_t c) { return static_cast<double>(sums[c]); };
     const double mean = std::round((0.299 * sum(0) + 0.587 * sum(1) + 0.114 * sum(2)) / count);
     std::array<std::uint8_t, 256> table;
