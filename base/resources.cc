@@ -49,6 +49,68 @@ std::optional<double> group_quota(const fs::path& group) {
     return std::nullopt;
 }
 
+/// Bytes that one control group's limit leaves: version 2 or 1. Cached file pages that nobody uses don't count as used.
+std::optional<double> group_memory_room(const fs::path& group) {
+    const auto number = [&](const char* file) {
+        double value = 0;
+        std::ifstream stream(group / file);
+        return stream >> value ? value : -1;  // "max" where there is no limit
+    };
+    double limit = number("memory.max");
+    double used = number("memory.current");
+    if (limit < 0 || used < 0) {
+        limit = number("memory.limit_in_bytes");
+        used = number("memory.usage_in_bytes");
+    }
+    if (limit < 0 || used < 0 || limit > 0x1p62) {  // version 1 writes a huge number for "unlimited"
+        return std::nullopt;
+    }
+    double cached = 0;
+    std::ifstream statistics(group / "memory.stat");
+    double value = 0;
+    for (std::string key; statistics >> key >> value;) {
+        if (key == "inactive_file" || key == "total_inactive_file") {
+            cached = value;
+        }
+    }
+    return std::max(limit - used + cached, 0.0);
+}
+
+/// The smallest reading of the control groups on the way from `membership` up to the root.
+template <typename Read>
+std::optional<double> least_of_groups(const fs::path& root, std::string_view membership, std::string_view controller,
+                                      Read read) {
+    std::optional<double> least;
+    for (const std::string& line : split(membership, '\n')) {
+        // "0::/path" (version 2), "4:cpu,cpuacct:/path" (version 1, mounted under its controllers' names).
+        const std::vector<std::string> parts = split(line, ':');
+        if (parts.size() < 3) {
+            continue;
+        }
+        const std::vector<std::string> controllers = split(parts[1], ',');
+        if (!parts[1].empty() && std::find(controllers.begin(), controllers.end(), controller) == controllers.end()) {
+            continue;
+        }
+        const fs::path mount = parts[1].empty() ? root : root / parts[1];
+        const fs::path group = fs::path(parts[2]).relative_path();
+        for (fs::path level = group;; level = level.parent_path()) {
+            if (const std::optional<double> value = read(mount / level)) {
+                least = std::min(least.value_or(std::numeric_limits<double>::infinity()), *value);
+            }
+            if (level.empty()) {
+                break;
+            }
+        }
+    }
+    return least;
+}
+
+std::string own_groups() {
+    std::stringstream membership;
+    membership << std::ifstream("/proc/self/cgroup").rdbuf();
+    return membership.str();
+}
+
 }  // namespace
 
 double monotonic_seconds() {
@@ -96,37 +158,25 @@ std::vector<std::int32_t> allowed_cpus() {
 }
 
 unsigned usable_cores() {
-    std::stringstream membership;
-    membership << std::ifstream("/proc/self/cgroup").rdbuf();
     const auto allowed = static_cast<unsigned>(allowed_cpus().size());
-    const auto quota = detail::cgroup_cpu_quota("/sys/fs/cgroup", membership.str());
+    const auto quota = detail::cgroup_cpu_quota("/sys/fs/cgroup", own_groups());
     return quota ? std::clamp(static_cast<unsigned>(std::min(std::ceil(*quota), 1e9)), 1u, allowed) : allowed;
 }
 
 std::optional<double> detail::cgroup_cpu_quota(const fs::path& root, std::string_view membership) {
-    std::optional<double> least;
-    for (const std::string& line : split(membership, '\n')) {
-        // "0::/path" (version 2), "4:cpu,cpuacct:/path" (version 1, mounted under its controllers' names).
-        const std::vector<std::string> parts = split(line, ':');
-        if (parts.size() < 3) {
-            continue;
-        }
-        const std::vector<std::string> controllers = split(parts[1], ',');
-        if (!parts[1].empty() && std::find(controllers.begin(), controllers.end(), "cpu") == controllers.end()) {
-            continue;
-        }
-        const fs::path mount = parts[1].empty() ? root : root / parts[1];
-        const fs::path group = fs::path(parts[2]).relative_path();
-        for (fs::path level = group;; level = level.parent_path()) {
-            if (const auto quota = group_quota(mount / level)) {
-                least = std::min(least.value_or(std::numeric_limits<double>::infinity()), *quota);
-            }
-            if (level.empty()) {
-                break;
-            }
-        }
-    }
-    return least;
+    return least_of_groups(root, membership, "cpu", group_quota);
+}
+
+std::optional<double> detail::cgroup_memory_room(const fs::path& root, std::string_view membership) {
+    return least_of_groups(root, membership, "memory", group_memory_room);
+}
+
+std::uint64_t available_memory_bytes() {
+    std::uint64_t kibibytes = 0;
+    std::istringstream(field("/proc/meminfo", "MemAvailable").value_or("0")) >> kibibytes;
+    const auto room = detail::cgroup_memory_room("/sys/fs/cgroup", own_groups());
+    const std::uint64_t bytes = kibibytes * 1024;
+    return room ? std::min(bytes, static_cast<std::uint64_t>(*room)) : bytes;
 }
 
 std::string host_name() {

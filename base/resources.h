@@ -22,6 +22,9 @@ std::uint64_t peak_rss_bytes();
 std::vector<std::int32_t> allowed_cpus();
 /// Cores that this process may run on (affinity mask and cgroup quota), at least 1.
 unsigned usable_cores();
+/// Memory that this process could still take before the machine or its control groups run out, in bytes; 0 where
+/// unreadable.
+std::uint64_t available_memory_bytes();
 std::string host_name();
 std::string cpu_model();
 
@@ -30,6 +33,8 @@ namespace detail {
 /// unlimited. `membership` is the content of /proc/self/cgroup, `root` where the control groups are mounted (versions 1
 /// and 2).
 std::optional<double> cgroup_cpu_quota(const std::filesystem::path& root, std::string_view membership);
+/// Likewise the bytes that the memory limits leave.
+std::optional<double> cgroup_memory_room(const std::filesystem::path& root, std::string_view membership);
 }  // namespace detail
 
 }  // namespace lockstep::base

@@ -43,6 +43,26 @@ std::string fixed(double value, int decimals) {
     return {buffer.data(), result.ptr};
 }
 
+std::size_t parse_bytes(std::string_view text) {
+    double value = 0;
+    const auto [unit_begin, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const std::string_view unit = trim(std::string_view(unit_begin, text.data() + text.size()));
+    constexpr std::array<std::pair<std::string_view, double>, 8> units = {{{"", 1},
+                                                                           {"B", 1},
+                                                                           {"KB", 1e3},
+                                                                           {"KiB", 1024},
+                                                                           {"MB", 1e6},
+                                                                           {"MiB", 1048576},
+                                                                           {"GB", 1e9},
+                                                                           {"GiB", 1073741824}}};
+    const auto* const found = std::ranges::find(units, unit, &std::pair<std::string_view, double>::first);
+    const double bytes = found == units.end() ? -1 : value * found->second;
+    if (error != std::errc{} || !(bytes >= 0 && bytes < 0x1p53)) {
+        throw UsageError(str("\"", text, "\" is no size; write 4096, 4KiB, 25MB or 1.5GiB"));
+    }
+    return static_cast<std::size_t>(std::llround(bytes));
+}
+
 std::string human_bytes(double bytes) {
     if (std::abs(bytes) < 1023.5) {
         return str(fixed(bytes, 0), " B");

@@ -27,6 +27,8 @@ std::string fixed(double value, int decimals);
 
 /// "25.0 MiB", "981 B": powers of 1024, one decimal from KiB on.
 std::string human_bytes(double bytes);
+/// "4B", "25MB" (10^6), "25MiB" (2^20), "1.5GiB" or a bare number of bytes. Throws UsageError for anything else.
+std::size_t parse_bytes(std::string_view text);
 
 /// "1:02:03", "4:05", "0.8 s"; "?" where it is not finite.
 std::string human_duration(double seconds);

@@ -90,6 +90,34 @@ TEST(CgroupCpuQuota, ReadsVersionOne) {
     EXPECT_EQ(detail::cgroup_cpu_quota(root.path(), "5:memory:/job\n4:cpu,cpuacct:/job\n0::/job\n"), 4.0);
 }
 
+TEST(CgroupMemoryRoom, IsTheLeastOfTheLimitsOnTheWayUp) {
+    const ScratchDirectory root;
+    put(root / "job/memory.max", "5000\n");
+    put(root / "job/memory.current", "3000\n");
+    put(root / "job/memory.stat", "anon 2500\ninactive_file 400\nactive_file 100\n");
+    put(root / "job/step/memory.max", "max\n");
+    put(root / "job/step/memory.current", "2900\n");
+    EXPECT_EQ(detail::cgroup_memory_room(root.path(), "0::/job/step\n"), 2400.0);
+    put(root / "job/step/memory.max", "2800\n");  // lowered under what is in use
+    EXPECT_EQ(detail::cgroup_memory_room(root.path(), "0::/job/step\n"), 0.0);
+    EXPECT_EQ(detail::cgroup_memory_room(root.path(), "0::/other\n"), std::nullopt);
+}
+
+TEST(CgroupMemoryRoom, ReadsVersionOne) {
+    const ScratchDirectory root;
+    put(root / "memory/job/memory.limit_in_bytes", "7000\n");
+    put(root / "memory/job/memory.usage_in_bytes", "1000\n");
+    put(root / "memory/memory.limit_in_bytes", "9223372036854771712\n");
+    put(root / "memory/memory.usage_in_bytes", "1000\n");
+    EXPECT_EQ(detail::cgroup_memory_room(root.path(), "4:memory:/job\n0::/\n"), 6000.0);
+    EXPECT_EQ(detail::cgroup_memory_room(root.path(), "4:memory:/\n"), std::nullopt);
+}
+
+TEST(AvailableMemory, IsSomeOfTheMachines) {
+    EXPECT_GT(available_memory_bytes(), std::uint64_t{1} << 20);
+    EXPECT_LT(available_memory_bytes(), std::uint64_t{1} << 46);
+}
+
 TEST(CgroupCpuQuota, IsNothingWhereUnlimitedMissingOrUnreadable) {
     const ScratchDirectory root;
     EXPECT_EQ(detail::cgroup_cpu_quota(root.path(), "0::/job\n"), std::nullopt);

@@ -102,5 +102,17 @@ TEST(EscapeHtml, EscapesWhatHasAMeaning) {
     EXPECT_EQ(escape_html("größe"), "größe");
 }
 
+TEST(ParseBytes, TakesDecimalAndBinaryUnits) {
+    EXPECT_EQ(parse_bytes("4096"), 4096U);
+    EXPECT_EQ(parse_bytes("4B"), 4U);
+    EXPECT_EQ(parse_bytes("25MB"), 25000000U);
+    EXPECT_EQ(parse_bytes("25 MiB"), 26214400U);
+    EXPECT_EQ(parse_bytes("1.5GiB"), 1610612736U);
+    EXPECT_EQ(parse_bytes("0"), 0U);
+    for (const char* wrong : {"", "MB", "-4B", "4XB", "4 M B", "nan", "1e300GB", "25mb"}) {
+        EXPECT_THROW(parse_bytes(wrong), UsageError) << wrong;
+    }
+}
+
 }  // namespace
 }  // namespace lockstep::base
