@@ -9,6 +9,7 @@
 #include "app/commands.h"
 #include "base/error.h"
 #include "base/exit_code.h"
+#include "comm/job_communicators.h"
 #include "comm/mpi.h"
 #include "sharding/dataset.h"
 #include "trainer/predictor.h"
@@ -31,7 +32,8 @@ struct EvalArguments {
 };
 
 int evaluate(const EvalArguments& arguments) {
-    const auto communicator = comm::make_communicator("evaluation", std::chrono::minutes(10));
+    const comm::JobCommunicators job({});
+    const auto communicator = job.make("evaluation");
     const auto data = sharding::Dataset::open(arguments.data);
     const auto weights = trainer::weights_of(arguments.weights);
     const auto facts = trainer::read_network_facts(weights);
@@ -45,7 +47,7 @@ int evaluate(const EvalArguments& arguments) {
     recipe.small_images = facts.small_images;
     const auto task = trainer::make_task(recipe, data);
     trainer::load_whole_network(task->network(), weights, facts.model);
-    const unsigned cores = trainer::use_cores_of_rank(*communicator, comm::detect_topology(*communicator));
+    const unsigned cores = trainer::use_cores_of_rank(*communicator, job.machines());
     const auto result = task->evaluate(data,
                                        {.image_size = static_cast<std::uint32_t>(facts.image_size),
                                         .batch = static_cast<std::uint64_t>(arguments.batch),

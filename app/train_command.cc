@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/exit_code.h"
 #include "base/log.h"
+#include "comm/job_communicators.h"
 #include "comm/mpi.h"
 #include "trainer/checkpoint.h"
 #include "trainer/recipe.h"
@@ -68,13 +69,14 @@ int train(const TrainArguments& arguments) {
         overrides.push_back(trainer::parse_override(setting));
     }
     const trainer::Recipe recipe = trainer::load_recipe(arguments.recipe, overrides);
-    const auto timeout =
-        std::chrono::milliseconds(static_cast<std::int64_t>(recipe.communication.timeout_seconds * 1000));
-    const auto gradients = comm::make_communicator("gradients", timeout);
-    const auto batch_norm = comm::make_communicator("batch norm", timeout);
-    const auto control = comm::make_communicator("control", timeout);
+    const comm::JobCommunicators job(
+        {.topology = recipe.communication.topology,
+         .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(recipe.communication.timeout_seconds * 1000))});
+    const auto gradients = job.make("gradients", /*beside_compute=*/true);
+    const auto batch_norm = job.make("batch norm");
+    const auto control = job.make("control");
     const trainer::RunStart start = agree_on_start(arguments, *control);
-    trainer::Trainer trainer(recipe, start, {*gradients, *batch_norm, *control}, comm::detect_topology(*control));
+    trainer::Trainer trainer(recipe, start, {*gradients, *batch_norm, *control}, job.machines());
     if (trainer.run() == trainer::Outcome::stopped_at_checkpoint) {
         if (comm::index_of(control->rank()) == 0) {
             base::log_warning(

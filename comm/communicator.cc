@@ -1,8 +1,12 @@
 #include "comm/communicator.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <exception>
 
 #include "base/error.h"
+#include "base/resources.h"
+#include "base/text.h"
 
 namespace lockstep::comm {
 
@@ -67,20 +71,172 @@ Slice slice_of(std::size_t count, std::int32_t size, Rank rank) {
     return {begin, begin + smaller + (index < larger_slices ? 1 : 0)};
 }
 
+std::vector<Slice> even_slices(std::size_t count, std::int32_t size) {
+    std::vector<Slice> slices;
+    for (std::int32_t rank = 0; rank < size; ++rank) {
+        slices.push_back(slice_of(count, size, Rank{rank}));
+    }
+    return slices;
+}
+
+std::string_view name_of(OperationKind kind) {
+    switch (kind) {
+        case OperationKind::set_up:
+            return "set-up";
+        case OperationKind::all_reduce:
+            return "all_reduce";
+        case OperationKind::reduce_scatter:
+            return "reduce_scatter";
+        case OperationKind::all_gather:
+            return "all_gather";
+        case OperationKind::broadcast:
+            return "broadcast";
+        case OperationKind::barrier:
+            return "barrier";
+        case OperationKind::all_gather_bytes:
+            return "all_gather_bytes";
+    }
+    LOCKSTEP_CHECK(false, "operation ", static_cast<int>(kind));
+}
+
+std::string Operation::describe() const {
+    const bool reduces = kind == OperationKind::all_reduce || kind == OperationKind::reduce_scatter;
+    return base::str(name_of(kind), reduces ? base::str(" (", name_of(op), " of ", name_of(type), ")") : "", " \"",
+                     name, "\", operation ", sequence, ", ", base::human_bytes(static_cast<double>(bytes())));
+}
+
+Communicator::OperationScope::OperationScope(Communicator& owner, Operation operation)
+    : owner_(owner), exceptions_(std::uncaught_exceptions()) {
+    if (owner.in_operation_) {
+        throw base::Error(base::str(name_of(operation.kind), " \"", operation.name, "\" on communicator \"",
+                                    owner.identity_.purpose,
+                                    "\" is not possible after this failed or unfinished one: ", owner.describe()));
+    }
+    operation.sequence = owner.operation_.sequence + 1;
+    operation.deadline = std::chrono::steady_clock::now() + owner.identity_.timeout;
+    owner.operation_ = std::move(operation);
+    owner.in_operation_ = true;
+}
+
+Communicator::OperationScope::~OperationScope() {
+    if (std::uncaught_exceptions() == exceptions_) {
+        owner_.in_operation_ = false;
+    }
+}
+
+void Communicator::all_reduce(Buffer buffer, ReduceOp op, std::string_view name) {
+    const OperationScope scope(*this,
+                               {OperationKind::all_reduce, op, buffer.type, buffer.count, std::string(name), 0, {}});
+    do_all_reduce(buffer, op);
+}
+
+void Communicator::reduce_scatter(Buffer buffer, std::span<const Slice> slices, ReduceOp op, std::string_view name) {
+    check_slices(buffer, slices);
+    const OperationScope scope(
+        *this, {OperationKind::reduce_scatter, op, buffer.type, buffer.count, std::string(name), 0, {}});
+    do_reduce_scatter(buffer, slices, op);
+}
+
+void Communicator::reduce_scatter(Buffer buffer, ReduceOp op, std::string_view name) {
+    reduce_scatter(buffer, even_slices(buffer.count, size()), op, name);
+}
+
+void Communicator::all_gather(Buffer buffer, std::span<const Slice> slices, std::string_view name) {
+    check_slices(buffer, slices);
+    const OperationScope scope(*this,
+                               {OperationKind::all_gather, {}, buffer.type, buffer.count, std::string(name), 0, {}});
+    do_all_gather(buffer, slices);
+}
+
+void Communicator::all_gather(Buffer buffer, std::string_view name) {
+    all_gather(buffer, even_slices(buffer.count, size()), name);
+}
+
+void Communicator::broadcast(Buffer buffer, Rank root, std::string_view name) {
+    LOCKSTEP_CHECK(0 <= index_of(root) && index_of(root) < size(), "root ", index_of(root), " of broadcast ", name);
+    const OperationScope scope(*this,
+                               {OperationKind::broadcast, {}, buffer.type, buffer.count, std::string(name), 0, {}});
+    do_broadcast(buffer, root);
+}
+
+void Communicator::barrier(std::string_view name) {
+    const OperationScope scope(*this, {OperationKind::barrier, {}, DataType::u8, 0, std::string(name), 0, {}});
+    do_barrier();
+}
+
+std::vector<std::vector<std::byte>> Communicator::all_gather_bytes(std::span<const std::byte> mine,
+                                                                   std::string_view name) {
+    const OperationScope scope(
+        *this, {OperationKind::all_gather_bytes, {}, DataType::u8, mine.size(), std::string(name), 0, {}});
+    return do_all_gather_bytes(mine);
+}
+
+std::shared_ptr<std::byte> Communicator::allocate(std::size_t bytes, std::string_view name) {
+    constexpr std::size_t page = 4096;
+    const std::size_t rounded = std::max((bytes + page - 1) / page * page, page);
+    auto* const memory = static_cast<std::byte*>(std::aligned_alloc(page, rounded));
+    if (memory == nullptr) {
+        throw base::Error(base::str(base::process_name(), ": no memory for ", name, ", ",
+                                    base::human_bytes(static_cast<double>(rounded))));
+    }
+    std::fill_n(memory, rounded, std::byte{0});
+    return {memory, [](std::byte* bytes_of_it) { std::free(bytes_of_it); }};
+}
+
+std::string Communicator::describe() const {
+    return base::str(identity_.purpose, ": ", operation_.describe(), ", on ", name_of_member(rank()));
+}
+
+std::string Communicator::name_of_member(Rank rank) const {
+    const Member& member = identity_.members.at(static_cast<std::size_t>(index_of(rank)));
+    return base::str("rank ", member.world_rank, " on ", member.host);
+}
+
+void Communicator::throw_late(std::span<const Rank> behind) const {
+    std::vector<std::string> names;
+    for (const Rank rank : behind) {
+        names.push_back(name_of_member(rank));
+    }
+    throw base::Error(
+        base::str(describe(), " is not done after ",
+                  base::human_duration(std::chrono::duration<double>(identity_.timeout).count()), "; waiting for ",
+                  base::join(names, ", "),
+                  ". Look there for the cause; where a rank is only slow, raise the communication timeout"));
+}
+
+void Communicator::set_hosts(std::vector<std::string> hosts) {
+    LOCKSTEP_CHECK_EQ(hosts.size(), identity_.members.size());
+    for (std::size_t i = 0; i < hosts.size(); ++i) {
+        identity_.members[i].host = std::move(hosts[i]);
+    }
+}
+
+void Communicator::check_slices(const Buffer& buffer, std::span<const Slice> slices) const {
+    LOCKSTEP_CHECK_EQ(slices.size(), identity_.members.size(), "one slice for each rank");
+    std::vector<Slice> sorted(slices.begin(), slices.end());
+    std::erase_if(sorted, [](const Slice& slice) { return slice.count() == 0; });
+    std::ranges::sort(sorted, {}, &Slice::begin);
+    std::size_t end = 0;
+    for (const Slice& slice : sorted) {
+        LOCKSTEP_CHECK(end <= slice.begin && slice.begin <= slice.end && slice.end <= buffer.count, "slice ",
+                       slice.begin, "..", slice.end, " of ", buffer.count, " elements, after one that ends at ", end);
+        end = slice.end;
+    }
+}
+
 namespace {
 
 class SingleCommunicator final : public Communicator {
   public:
-    Rank rank() const override { return Rank{0}; }
-    std::int32_t size() const override { return 1; }
-    void all_reduce(Buffer, ReduceOp, std::string_view) override {}
-    void reduce_scatter(Buffer, ReduceOp, std::string_view) override {}
-    void all_gather(Buffer, std::string_view) override {}
-    void broadcast(Buffer, Rank root, std::string_view name) override {
-        LOCKSTEP_CHECK_EQ(index_of(root), 0, "root of broadcast ", name);
-    }
-    void barrier(std::string_view) override {}
-    std::vector<std::vector<std::byte>> all_gather_bytes(std::span<const std::byte> mine, std::string_view) override {
+    SingleCommunicator() : Communicator({"single", Rank{0}, {{0, base::host_name()}}, std::chrono::hours(1)}) {}
+
+  private:
+    void do_all_reduce(const Buffer&, ReduceOp) override {}
+    void do_reduce_scatter(const Buffer&, std::span<const Slice>, ReduceOp) override {}
+    void do_all_gather(const Buffer&, std::span<const Slice>) override {}
+    void do_broadcast(const Buffer&, Rank) override {}
+    void do_barrier() override {}
+    std::vector<std::vector<std::byte>> do_all_gather_bytes(std::span<const std::byte> mine) override {
         return {{mine.begin(), mine.end()}};
     }
 };

@@ -1,6 +1,7 @@
 #include "comm/flat_tensors.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
 #include "base/error.h"
@@ -62,6 +63,16 @@ Buffer buffer_of(const at::Tensor& tensor) {
 FlatTensors::FlatTensors(const FlatLayout& layout) : entries_(layout.entries()) {
     for (const FlatLayout::Segment& segment : layout.segments()) {
         segments_.push_back(at::zeros({static_cast<std::int64_t>(segment.count)}, scalar_type_of(segment.type)));
+    }
+}
+
+FlatTensors::FlatTensors(const FlatLayout& layout, Communicator& communicator, std::string_view name)
+    : entries_(layout.entries()) {
+    for (const FlatLayout::Segment& segment : layout.segments()) {
+        const auto memory = communicator.allocate(segment.count * size_of(segment.type), name);
+        segments_.push_back(at::from_blob(
+            memory.get(), {static_cast<std::int64_t>(segment.count)}, [memory](void*) {},
+            at::TensorOptions(scalar_type_of(segment.type))));
     }
 }
 

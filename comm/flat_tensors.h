@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -21,6 +22,8 @@ Buffer buffer_of(const at::Tensor& tensor);
 class FlatTensors {
   public:
     explicit FlatTensors(const FlatLayout& layout);
+    /// In memory of `communicator`, on which its collectives copy least. Collective.
+    FlatTensors(const FlatLayout& layout, Communicator& communicator, std::string_view name);
 
     /// One-dimensional.
     const at::Tensor& segment(std::size_t index) const { return segments_.at(index); }

@@ -2,10 +2,18 @@
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <functional>
 #include <map>
+#include <mutex>
+#include <optional>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "base/error.h"
@@ -54,6 +62,85 @@ void accumulate(at::Tensor& total, const at::Tensor& value) {
     }
 }
 
+/// Reduces buckets on a thread of its own, strictly in the order of their numbers, each as soon as it is complete here.
+class BucketThread {
+  public:
+    /// reduce(bucket) is called on the thread. Its first exception ends the work and is thrown by wait().
+    BucketThread(std::size_t buckets, std::function<void(std::size_t)> reduce)
+        : reduce_(std::move(reduce)), is_complete_(buckets, false), thread_([this] { run(); }) {}
+
+    ~BucketThread() {
+        {
+            const std::scoped_lock lock(mutex_);
+            is_stopping_ = true;
+        }
+        changed_.notify_all();
+    }
+
+    void complete(std::size_t bucket) {
+        {
+            const std::scoped_lock lock(mutex_);
+            is_complete_[bucket] = true;
+        }
+        changed_.notify_all();
+    }
+
+    /// Returns when every bucket has been completed and reduced, and begins anew.
+    void wait() {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return next_ == is_complete_.size() || failure_; });
+        if (failure_) {
+            std::rethrow_exception(failure_);
+        }
+        next_ = 0;
+        is_complete_.assign(is_complete_.size(), false);
+    }
+
+  private:
+    void run() {
+        std::unique_lock lock(mutex_);
+        while (true) {
+            changed_.wait(lock,
+                          [this] { return is_stopping_ || (next_ < is_complete_.size() && is_complete_[next_]); });
+            if (is_stopping_) {
+                return;
+            }
+            const std::size_t bucket = next_;
+            lock.unlock();
+            try {
+                reduce_(bucket);
+                lock.lock();
+            } catch (...) {
+                lock.lock();
+                failure_ = std::current_exception();
+                changed_.notify_all();
+                return;
+            }
+            ++next_;
+            changed_.notify_all();
+        }
+    }
+
+    std::function<void(std::size_t)> reduce_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::vector<bool> is_complete_;
+    std::size_t next_ = 0;
+    bool is_stopping_ = false;
+    std::exception_ptr failure_;
+    std::jthread thread_;  // last: it uses the rest
+};
+
+/// Calls back when autograd has added to a leaf's gradient.
+class AfterAccumulation final : public torch::autograd::PostAccumulateGradHook {
+  public:
+    explicit AfterAccumulation(std::function<void()> call) : call_(std::move(call)) {}
+    void operator()(const torch::autograd::Variable&) override { call_(); }
+
+  private:
+    std::function<void()> call_;
+};
+
 }  // namespace
 
 struct GradientReducer::State {
@@ -61,36 +148,100 @@ struct GradientReducer::State {
     std::vector<ReducedParameter> parameters;
     FlatLayout layout;
     FlatTensors gradients;
-    std::vector<at::Tensor> views;  ///< by parameter
+    std::vector<at::Tensor> views;           ///< by parameter
+    std::vector<std::size_t> bucket_of;      ///< by parameter
+    std::vector<std::size_t> parameters_in;  ///< by bucket
 
-    bool is_complete = false;  ///< the last micro-step was sent backward
+    bool leaves_during_backward = false;  ///< the last micro-step is under way
+    std::vector<std::size_t> missing;     ///< by bucket: parameters whose gradient is not complete
+    bool is_complete = false;             ///< the last micro-step was sent backward
     std::vector<at::Tensor> denominators;
     std::vector<at::Tensor> parts;
     double exposed_seconds = 0;
+    std::optional<BucketThread> thread;  // last: it uses the rest
 
     State(Communicator& ranks, std::vector<ReducedParameter> given, double bucket_mib)
         : communicator(ranks),
           parameters(std::move(given)),
           layout(layout_of(parameters, bucket_mib)),
-          gradients(layout) {
+          gradients(layout, communicator, "gradients"),
+          parameters_in(layout.buckets().size(), 0) {
         for (std::size_t i = 0; i < parameters.size(); ++i) {
             views.push_back(gradients.view(i, parameters[i].tensor));
             parameters[i].tensor.mutable_grad() = views[i];
+            bucket_of.push_back(bucket_with(layout.entries()[i]));
+            ++parameters_in[bucket_of[i]];
+            torch::autograd::impl::set_post_acc_grad_hooks(
+                parameters[i].tensor, std::make_unique<AfterAccumulation>([this, i] { gradient_arrived(i); }));
+        }
+        thread.emplace(layout.buckets().size(), [this](std::size_t bucket) {
+            communicator.all_reduce(gradients.buffer(layout.buckets()[bucket]), ReduceOp::sum,
+                                    base::str("bucket ", bucket));
+        });
+    }
+
+    ~State() {
+        for (const ReducedParameter& parameter : parameters) {
+            torch::autograd::impl::set_post_acc_grad_hooks(parameter.tensor, nullptr);
+        }
+    }
+
+    std::size_t bucket_with(const FlatLayout::Entry& entry) const {
+        const auto& buckets = layout.buckets();
+        const auto found = std::ranges::find_if(buckets, [&](const FlatLayout::Bucket& bucket) {
+            return bucket.segment == entry.segment && bucket.begin <= entry.begin &&
+                   entry.begin + entry.count <= bucket.end;
+        });
+        LOCKSTEP_CHECK(found != buckets.end(), entry.name, " is in no bucket");
+        return static_cast<std::size_t>(found - buckets.begin());
+    }
+
+    void begin_last_backward() {
+        missing = parameters_in;
+        leaves_during_backward = true;
+    }
+
+    /// On the thread of the backward pass.
+    void gradient_arrived(std::size_t parameter) {
+        if (!leaves_during_backward) {
+            return;
+        }
+        take_back_gradient(parameter);
+        std::size_t& left = missing[bucket_of[parameter]];
+        LOCKSTEP_CHECK_NE(left, std::size_t{0}, parameters[parameter].name, " heard twice in one backward pass");
+        if (--left == 0) {
+            thread->complete(bucket_of[parameter]);
+        }
+    }
+
+    /// What no gradient reached in this pass (unused parameters, an empty micro-batch) is complete as it is.
+    void end_last_backward() {
+        leaves_during_backward = false;
+        for (std::size_t bucket = 0; bucket < missing.size(); ++bucket) {
+            if (missing[bucket] == 0) {
+                continue;
+            }
+            for (std::size_t i = 0; i < parameters.size(); ++i) {
+                if (bucket_of[i] == bucket) {
+                    take_back_gradient(i);
+                }
+            }
+            thread->complete(bucket);
         }
     }
 
     /// Autograd adds in place, but a program may have replaced or dropped a gradient (zero_grad, a hook, a graph of the
     /// gradient); then ours is stale.
-    void take_back_gradients() {
-        for (std::size_t i = 0; i < parameters.size(); ++i) {
-            at::Tensor& gradient = parameters[i].tensor.mutable_grad();
-            if (!gradient.defined()) {
-                views[i].zero_();
-            } else if (gradient.data_ptr() != views[i].data_ptr() || gradient.strides() != views[i].strides()) {
-                views[i].copy_(gradient);
-            }
-            gradient = views[i];
+    void take_back_gradient(std::size_t parameter) {
+        const at::NoGradGuard no_grad;
+        at::Tensor& gradient = parameters[parameter].tensor.mutable_grad();
+        const at::Tensor& view = views[parameter];
+        if (!gradient.defined()) {
+            view.zero_();
+        } else if (gradient.data_ptr() != view.data_ptr() || gradient.strides() != view.strides()) {
+            view.copy_(gradient);
         }
+        gradient = view;
     }
 
     /// One small reduction: every head's denominator and parts.
@@ -131,8 +282,14 @@ void GradientReducer::backward(const LossSums& sums, bool is_last_micro_step) {
     std::vector<at::Tensor> roots;
     std::ranges::copy_if(sums.sums, std::back_inserter(roots),
                          [](const at::Tensor& sum) { return sum.defined() && sum.requires_grad(); });
+    if (is_last_micro_step) {
+        state_->begin_last_backward();
+    }
     if (!roots.empty()) {
         torch::autograd::backward(roots);
+    }
+    if (is_last_micro_step) {
+        state_->end_last_backward();
     }
 
     const at::NoGradGuard no_grad;
@@ -148,13 +305,8 @@ void GradientReducer::backward(const LossSums& sums, bool is_last_micro_step) {
 Denominators GradientReducer::finish() {
     LOCKSTEP_CHECK(state_->is_complete, "finish() before the last micro-step");
     const at::NoGradGuard no_grad;
-    state_->take_back_gradients();
-
     const double start = base::monotonic_seconds();
-    for (std::size_t i = 0; i < state_->layout.buckets().size(); ++i) {
-        state_->communicator.all_reduce(state_->gradients.buffer(state_->layout.buckets()[i]), ReduceOp::sum,
-                                        base::str("bucket ", i));
-    }
+    state_->thread->wait();
     Denominators totals = state_->reduce_totals();
     state_->exposed_seconds = base::monotonic_seconds() - start;
 

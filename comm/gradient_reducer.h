@@ -37,8 +37,10 @@ struct Denominators {
 };
 
 /// Keeps gradients as views into flat buckets (never mixing heads), sends sums backward, and reduces over the ranks
-/// after the effective batch's last micro-step. Collective: every rank makes the same calls, also with an empty
-/// micro-batch. Not thread-safe; the parameters' gradients belong to it from construction on.
+/// during the backward pass of the effective batch's last micro-step: a thread of its own reduces each bucket as soon
+/// as its gradients are complete, always in the layout's order of buckets, whatever the order in which they become
+/// ready. Collective: every rank makes the same calls, also with an empty micro-batch. Not thread-safe; the parameters'
+/// gradients belong to it from construction on, and the communicator from the last backward() to the end of finish().
 class GradientReducer {
   public:
     /// Parameters (FP32 or FP64 leaves, on the CPU) in model order; buckets go in reverse, as the backward pass does.

@@ -125,10 +125,6 @@ int run_ranks(const std::function<int()>& body) {
     }
 }
 
-std::unique_ptr<Communicator> make_communicator(std::string purpose, std::chrono::milliseconds timeout) {
-    return mpi_is_running() ? make_mpi_communicator(std::move(purpose), timeout) : make_single_communicator();
-}
-
 namespace {
 
 /// The world rank of this node's first rank: a label that the node's ranks share.

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -45,9 +46,10 @@ int run_ranks(const std::function<int()>& body);
 /// operation, and of this call. Collective; MPI must run (MpiGuard) with MPI_THREAD_MULTIPLE, and the object must go
 /// before MPI does.
 std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::chrono::milliseconds timeout);
-
-/// The MPI communicator where MPI runs, the single one otherwise.
-std::unique_ptr<Communicator> make_communicator(std::string purpose, std::chrono::milliseconds timeout);
+/// Of `members` alone, which this rank is one of; ranks in its order. Collective over all ranks of the job, each of
+/// which names the members of its own group: groups are disjoint or equal.
+std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::chrono::milliseconds timeout,
+                                                    std::span<const Rank> members);
 
 /// Who shares memory with whom. Collective over `world`, a communicator of all ranks; this host alone where MPI does
 /// not run.

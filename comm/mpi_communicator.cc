@@ -171,19 +171,20 @@ std::size_t chunks_in(std::size_t bytes, std::size_t chunk_bytes) {
 /// and lets the slice's owner add all contributions at once: in rank order, and rounding 16-bit types only once.
 class MpiCommunicator final : public Communicator {
   public:
-    MpiCommunicator(std::string purpose, std::chrono::milliseconds timeout)
-        : purpose_(std::move(purpose)), timeout_(timeout) {
-        check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
-        check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size_), "MPI_Comm_size");
+    explicit MpiCommunicator(CommunicatorIdentity identity)
+        : Communicator(std::move(identity)), rank_(index_of(rank())), size_(size()) {
+        for (const Member& member : this->identity().members) {
+            world_ranks_.push_back(member.world_rank);
+        }
         chunk_bytes_ =
             std::clamp<std::size_t>(scratch_limit_bytes / 2 / static_cast<std::size_t>(size_), 64 << 10, 1 << 20);
         chunk_bytes_ -= chunk_bytes_ % 64;  // no element is split
+        const OperationScope scope(*this, {OperationKind::set_up, {}, DataType::u8, 0, "MPI_Comm_idup", 0, {}});
         duplicate_world();
-        exchange_host_names();
     }
 
     ~MpiCommunicator() override {
-        if (in_operation_) {
+        if (in_operation()) {
             // After a failure the peers may be anywhere: freeing the communicator is collective, and a late message may
             // still land in the scratch memory. Both stay until the process ends, which is soon.
             static_cast<void>(scratch_.release());
@@ -192,53 +193,50 @@ class MpiCommunicator final : public Communicator {
         }
     }
 
-    Rank rank() const override { return Rank{rank_}; }
-    std::int32_t size() const override { return size_; }
+    void exchange_host_names() {
+        const std::string host = base::host_name();
+        std::vector<std::string> hosts;
+        for (const auto& bytes : all_gather_bytes(std::as_bytes(std::span(host)), "host names")) {
+            hosts.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+        }
+        set_hosts(std::move(hosts));
+    }
 
-    void all_reduce(Buffer buffer, ReduceOp op, std::string_view name) override {
-        const Operation operation(*this, base::str("all_reduce (", name_of(op), " of ", name_of(buffer.type), ")"),
-                                  name, buffer.bytes());
+  private:
+    void do_all_reduce(const Buffer& buffer, ReduceOp op) override {
         if (buffer.bytes() * static_cast<std::size_t>(size_) <= small_exchange_bytes) {
             reduce_small(buffer, op);
         } else {
-            reduce_slices(buffer, op, /*gather_results=*/true);
+            reduce_slices(buffer, even_slices(buffer.count, size_), op, /*gather_results=*/true);
         }
     }
 
-    void reduce_scatter(Buffer buffer, ReduceOp op, std::string_view name) override {
-        const Operation operation(*this, base::str("reduce_scatter (", name_of(op), " of ", name_of(buffer.type), ")"),
-                                  name, buffer.bytes());
-        reduce_slices(buffer, op, /*gather_results=*/false);
+    void do_reduce_scatter(const Buffer& buffer, std::span<const Slice> slices, ReduceOp op) override {
+        reduce_slices(buffer, slices, op, /*gather_results=*/false);
     }
 
-    void all_gather(Buffer buffer, std::string_view name) override {
-        const Operation operation(*this, "all_gather", name, buffer.bytes());
-        gather(slices_of(buffer));
+    void do_all_gather(const Buffer& buffer, std::span<const Slice> slices) override {
+        gather(parts_of(buffer, slices));
     }
 
-    void broadcast(Buffer buffer, Rank root, std::string_view name) override {
-        LOCKSTEP_CHECK(0 <= index_of(root) && index_of(root) < size_, "root ", index_of(root), " of broadcast ", name);
-        const Operation operation(*this, "broadcast", name, buffer.bytes());
+    void do_broadcast(const Buffer& buffer, Rank root) override {
         broadcast_along_tree({static_cast<std::byte*>(buffer.data), buffer.bytes()}, index_of(root));
     }
 
     /// Dissemination: after step k everyone has heard, directly or not, from 2^(k+1) - 1 ranks before it.
-    void barrier(std::string_view name) override {
-        const Operation operation(*this, "barrier", name, 0);
+    void do_barrier() override {
         for (int distance = 1; distance < size_; distance *= 2) {
             Transfers step;
-            step.receive(comm_, {}, wrapped(rank_ - distance), tag(Lane::results));
-            step.send(comm_, {}, wrapped(rank_ + distance), tag(Lane::results));
+            step.receive(comm_, {}, world_rank(wrapped(rank_ - distance)), tag(Lane::results));
+            step.send(comm_, {}, world_rank(wrapped(rank_ + distance)), tag(Lane::results));
             wait(step);
         }
     }
 
-    std::vector<std::vector<std::byte>> all_gather_bytes(std::span<const std::byte> mine,
-                                                         std::string_view name) override {
-        const Operation operation(*this, "all_gather_bytes", name, mine.size());
+    std::vector<std::vector<std::byte>> do_all_gather_bytes(std::span<const std::byte> mine) override {
         std::vector<std::uint64_t> lengths(static_cast<std::size_t>(size_));
         lengths[static_cast<std::size_t>(rank_)] = mine.size();
-        gather(slices_of(Buffer{lengths.data(), lengths.size(), DataType::i64}));
+        gather(parts_of({lengths.data(), lengths.size(), DataType::i64}, even_slices(lengths.size(), size_)));
 
         std::vector<std::vector<std::byte>> all(lengths.size());
         std::vector<Bytes> parts;
@@ -251,7 +249,6 @@ class MpiCommunicator final : public Communicator {
         return all;
     }
 
-  private:
     /// Two streams of messages in one operation, told apart by their tags.
     enum class Lane : int { contributions = 0, results = 1 };
 
@@ -259,71 +256,28 @@ class MpiCommunicator final : public Communicator {
     /// Below this many bytes in all, one round of whole buffers beats two rounds of slices.
     static constexpr std::size_t small_exchange_bytes = 64 << 10;
 
-    /// From the call of an operation to its success. After a failure no further one is let in, since the ranks are no
-    /// longer in step.
-    class Operation {
-      public:
-        Operation(MpiCommunicator& owner, std::string kind, std::string_view name, std::size_t bytes)
-            : owner_(owner), exceptions_(std::uncaught_exceptions()) {
-            if (owner.in_operation_) {
-                throw base::Error(
-                    base::str(kind, " \"", name, "\" on communicator \"", owner.purpose_,
-                              "\" is not possible after this failed or unfinished one: ", owner.describe()));
-            }
-            owner.in_operation_ = true;
-            owner.kind_ = std::move(kind);
-            owner.name_ = name;
-            owner.bytes_ = bytes;
-            ++owner.sequence_;
-            owner.deadline_ = Clock::now() + owner.timeout_;
-        }
-        ~Operation() {
-            if (std::uncaught_exceptions() == exceptions_) {
-                owner_.in_operation_ = false;
-            }
-        }
-        Operation(const Operation&) = delete;
-        Operation& operator=(const Operation&) = delete;
-
-      private:
-        MpiCommunicator& owner_;
-        int exceptions_;
-    };
-
     void duplicate_world() {
-        const Operation operation(*this, "set-up", "MPI_Comm_idup", 0);
         MPI_Request request = MPI_REQUEST_NULL;
         check_mpi(MPI_Comm_idup(MPI_COMM_WORLD, &comm_, &request), "MPI_Comm_idup");
         Backoff backoff;
         for (int done = 0; done == 0; backoff.pause()) {
             check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
-            if (done == 0 && Clock::now() > deadline_) {
-                throw base::Error(base::str(describe(), " took longer than ", seconds(timeout_),
-                                            ": some rank has not asked for this communicator"));
+            if (done == 0 && Clock::now() > operation().deadline) {
+                throw base::Error(base::str(describe(), " did not end within the time limit: some rank has not asked ",
+                                            "for this communicator"));
             }
         }
         check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     }
 
-    void exchange_host_names() {
-        const std::string host = base::host_name();
-        hosts_.assign(static_cast<std::size_t>(size_), "unknown host");
-        hosts_[static_cast<std::size_t>(rank_)] = host;
-        const auto all = all_gather_bytes(std::as_bytes(std::span(host)), "host names");
-        for (std::size_t peer = 0; peer < all.size(); ++peer) {
-            hosts_[peer].assign(reinterpret_cast<const char*>(all[peer].data()), all[peer].size());
-        }
-    }
-
-    std::vector<Bytes> slices_of(const Buffer& buffer) const {
+    static std::vector<Bytes> parts_of(const Buffer& buffer, std::span<const Slice> slices) {
         const std::size_t width = size_of(buffer.type);
         auto* const data = static_cast<std::byte*>(buffer.data);
-        std::vector<Bytes> slices;
-        for (int peer = 0; peer < size_; ++peer) {
-            const Slice slice = slice_of(buffer.count, size_, Rank{peer});
-            slices.emplace_back(data + slice.begin * width, slice.count() * width);
+        std::vector<Bytes> parts;
+        for (const Slice& slice : slices) {
+            parts.emplace_back(data + slice.begin * width, slice.count() * width);
         }
-        return slices;
+        return parts;
     }
 
     /// Every rank fills its own part; afterwards all parts are filled everywhere.
@@ -355,8 +309,8 @@ class MpiCommunicator final : public Communicator {
 
     /// Chunk by chunk: every rank sends its contribution to the slice's owner, who reduces and, for an all-reduce,
     /// sends the result to all while the next chunk's contributions are under way.
-    void reduce_slices(const Buffer& buffer, ReduceOp op, bool gather_results) {
-        const std::vector<Bytes> slices = slices_of(buffer);
+    void reduce_slices(const Buffer& buffer, std::span<const Slice> cut, ReduceOp op, bool gather_results) {
+        const std::vector<Bytes> slices = parts_of(buffer, cut);
         const std::size_t chunks = chunks_in(longest(slices), chunk_bytes_);
         const std::size_t half = chunk_bytes_ * static_cast<std::size_t>(size_);
         const Bytes scratch = scratch_of(2 * half);
@@ -452,13 +406,13 @@ class MpiCommunicator final : public Communicator {
 
     void send(Transfers& transfers, ConstBytes bytes, int peer, Lane lane) {
         if (!bytes.empty()) {
-            transfers.send(comm_, bytes, peer, tag(lane));
+            transfers.send(comm_, bytes, world_rank(peer), tag(lane));
         }
     }
 
     void receive(Transfers& transfers, Bytes bytes, int peer, Lane lane) {
         if (!bytes.empty()) {
-            transfers.receive(comm_, bytes, peer, tag(lane));
+            transfers.receive(comm_, bytes, world_rank(peer), tag(lane));
         }
     }
 
@@ -474,38 +428,28 @@ class MpiCommunicator final : public Communicator {
             if (progressed) {
                 continue;
             }
-            if (Clock::now() > deadline_) {
-                throw_late(transfers);
+            if (Clock::now() > operation().deadline) {
+                throw_late(ranks_behind(transfers));
             }
             backoff.pause();
         }
         transfers.clear();
     }
 
-    [[noreturn]] void throw_late(const Transfers& transfers) const {
-        std::vector<std::string> peers;
+    std::vector<Rank> ranks_behind(const Transfers& transfers) const {
+        std::vector<Rank> ranks;
         for (const int peer : transfers.missing_peers()) {
-            peers.push_back(base::str("rank ", peer, " on ", hosts_[static_cast<std::size_t>(peer)]));
+            ranks.push_back(
+                Rank{static_cast<std::int32_t>(std::ranges::find(world_ranks_, peer) - world_ranks_.begin())});
         }
-        throw base::Error(
-            base::str(describe(), " is not done after ", seconds(timeout_), "; waiting for ", base::join(peers, ", "),
-                      ". Look there for the cause; where a rank is only slow, raise ", "the communication timeout"));
+        return ranks;
     }
 
-    /// "gradients: all_reduce (sum of f32) "bucket 3", operation 12, 25.0 MiB, on rank 1 of 4 (node7)".
-    std::string describe() const {
-        return base::str(purpose_, ": ", kind_, " \"", name_, "\", operation ", sequence_, ", ",
-                         base::human_bytes(static_cast<double>(bytes_)), ", on rank ", rank_, " of ", size_, " (",
-                         base::host_name(), ")");
-    }
-
-    static std::string seconds(std::chrono::milliseconds time) {
-        return base::human_duration(std::chrono::duration<double>(time).count());
-    }
+    int world_rank(int peer) const { return world_ranks_[static_cast<std::size_t>(peer)]; }
 
     /// Consecutive operations differ, so that ranks out of step run into the deadline instead of taking wrong bytes.
     /// Within MPI's guaranteed upper bound of 32767.
-    int tag(Lane lane) const { return static_cast<int>(sequence_ % 16384) * 2 + static_cast<int>(lane); }
+    int tag(Lane lane) const { return static_cast<int>(operation().sequence % 16384) * 2 + static_cast<int>(lane); }
 
     int wrapped(int rank) const { return (rank % size_ + size_) % size_; }
 
@@ -522,31 +466,47 @@ class MpiCommunicator final : public Communicator {
         return {scratch_.get(), bytes};
     }
 
-    std::string purpose_;
-    std::chrono::milliseconds timeout_;
-    int rank_ = 0;
-    int size_ = 1;
+    int rank_;
+    int size_;
+    std::vector<int> world_ranks_;
     std::size_t chunk_bytes_ = 0;
     MPI_Comm comm_ = MPI_COMM_NULL;
-    std::vector<std::string> hosts_;
     std::unique_ptr<std::byte[]> scratch_;
     std::size_t scratch_bytes_ = 0;
-
-    // The operation under way, or the last one.
-    bool in_operation_ = false;
-    std::string kind_;
-    std::string name_;
-    std::size_t bytes_ = 0;
-    std::uint64_t sequence_ = 0;
-    Clock::time_point deadline_;
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::chrono::milliseconds timeout) {
+std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::chrono::milliseconds timeout,
+                                                    std::span<const Rank> members) {
     LOCKSTEP_CHECK(mpi_is_running(), "communicator ", purpose, " needs a MpiGuard");
     require_thread_multiple();
-    return std::make_unique<MpiCommunicator>(std::move(purpose), timeout);
+    int world_rank = 0;
+    check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &world_rank), "MPI_Comm_rank");
+    CommunicatorIdentity identity{std::move(purpose), Rank{0}, {}, timeout};
+    for (const Rank member : members) {
+        if (index_of(member) == world_rank) {
+            identity.rank = Rank{static_cast<std::int32_t>(identity.members.size())};
+        }
+        identity.members.push_back(
+            {index_of(member), index_of(member) == world_rank ? base::host_name() : "a host not known yet"});
+    }
+    LOCKSTEP_CHECK(std::ranges::find(members, Rank{world_rank}) != members.end(), "rank ", world_rank,
+                   " is no member of ", identity.purpose);
+    auto communicator = std::make_unique<MpiCommunicator>(std::move(identity));
+    communicator->exchange_host_names();
+    return communicator;
+}
+
+std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::chrono::milliseconds timeout) {
+    LOCKSTEP_CHECK(mpi_is_running(), "communicator ", purpose, " needs a MpiGuard");
+    int size = 0;
+    check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+    std::vector<Rank> all;
+    for (int rank = 0; rank < size; ++rank) {
+        all.push_back(Rank{rank});
+    }
+    return make_mpi_communicator(std::move(purpose), timeout, all);
 }
 
 }  // namespace lockstep::comm

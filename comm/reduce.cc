@@ -154,27 +154,47 @@ void reduce_by(ReduceOp op, std::span<const std::byte* const> sources, std::byte
     }
 }
 
+template <typename Format>
+void divide_all(std::byte* data, std::size_t count, std::int32_t divisor) {
+    auto* const values = reinterpret_cast<typename Format::Storage*>(data);
+    const auto by = static_cast<typename Format::Accumulator>(divisor);
+    for (std::size_t i = 0; i < count; ++i) {
+        values[i] = Format::store(Format::load(values[i]) / by);
+    }
+}
+
+/// visit.operator()<Format>() for the format of `type`.
+template <typename Visit>
+void with_format(DataType type, Visit visit) {
+    switch (type) {
+        case DataType::f32:
+            return visit.template operator()<Plain<float>>();
+        case DataType::f64:
+            return visit.template operator()<Plain<double>>();
+        case DataType::f16:
+            return visit.template operator()<Half>();
+        case DataType::bf16:
+            return visit.template operator()<Bfloat>();
+        case DataType::i32:
+            return visit.template operator()<Plain<std::int32_t, std::int64_t>>();
+        case DataType::i64:
+            return visit.template operator()<Plain<std::int64_t>>();
+        case DataType::u8:
+            return visit.template operator()<Plain<std::uint8_t, std::int32_t>>();
+    }
+}
+
 }  // namespace
 
 void reduce_in_order(std::span<const std::byte* const> sources, std::byte* destination, std::size_t count,
                      DataType type, ReduceOp op) {
     LOCKSTEP_CHECK(!sources.empty(), "nothing to reduce");
-    switch (type) {
-        case DataType::f32:
-            return reduce_by<Plain<float>>(op, sources, destination, count);
-        case DataType::f64:
-            return reduce_by<Plain<double>>(op, sources, destination, count);
-        case DataType::f16:
-            return reduce_by<Half>(op, sources, destination, count);
-        case DataType::bf16:
-            return reduce_by<Bfloat>(op, sources, destination, count);
-        case DataType::i32:
-            return reduce_by<Plain<std::int32_t, std::int64_t>>(op, sources, destination, count);
-        case DataType::i64:
-            return reduce_by<Plain<std::int64_t>>(op, sources, destination, count);
-        case DataType::u8:
-            return reduce_by<Plain<std::uint8_t, std::int32_t>>(op, sources, destination, count);
-    }
+    with_format(type, [&]<typename Format>() { reduce_by<Format>(op, sources, destination, count); });
+}
+
+void divide(std::byte* data, std::size_t count, DataType type, std::int32_t divisor) {
+    LOCKSTEP_CHECK_NE(divisor, 0);
+    with_format(type, [&]<typename Format>() { divide_all<Format>(data, count, divisor); });
 }
 
 }  // namespace lockstep::comm

@@ -15,6 +15,9 @@ namespace lockstep::comm {
 void reduce_in_order(std::span<const std::byte* const> sources, std::byte* destination, std::size_t count,
                      DataType type, ReduceOp op);
 
+/// data[i] = data[i] / divisor, as the average of reduce_in_order divides: 16-bit types in FP32, integers toward zero.
+void divide(std::byte* data, std::size_t count, DataType type, std::int32_t divisor);
+
 /// IEEE 754 binary16 and bfloat16 (the upper half of binary32), rounding to nearest, ties to even. NaN stays NaN.
 float f16_to_float(std::uint16_t bits);
 float bf16_to_float(std::uint16_t bits);

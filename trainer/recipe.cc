@@ -61,6 +61,10 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
         "boxes of one training image that the loss has room for, more is an error; 0: as many as mosaic and mixup can "
         "bring together",
         Bounds{0, 100000}, Effect::none);
+    visit("one_to_one_alpha", r.one_to_one_alpha,
+          "detection: exponent of the score where the one-to-one head picks a box's anchor; above the published 0.5 it "
+          "keeps to its choice, and learns sooner to leave out duplicates",
+          Bounds{0, 10}, Effect::training);
     visit("label_smoothing", r.label_smoothing, "classification: weight of the uniform distribution in the target",
           Bounds{0, 0.99}, Effect::training);
     visit("loss_reduction", r.loss_reduction,
@@ -165,6 +169,9 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
           "save after so many epochs (and at the end); 0: at the end only", Bounds{0, 1e6}, Effect::none);
     visit("checkpoint.keep", r.checkpoint.keep, "checkpoints kept, the newest ones", Bounds{1, 1e6}, Effect::none);
 
+    visit("communication.topology", r.communication.topology,
+          "which ranks share a node: auto (as it is), flat (none), or NODESxRANKS such as 2x4", Choices{},
+          Effect::none);
     visit("communication.bucket_mib", r.communication.bucket_mib, "gradients are reduced in buckets of this size",
           Bounds{0.01, 4096}, Effect::none);
     visit("communication.timeout_seconds", r.communication.timeout_seconds, "deadline of a collective operation",
@@ -402,6 +409,9 @@ void check_recipe(const Recipe& recipe, std::int64_t ranks) {
         recipe.augmentation.closing_epochs >= recipe.epochs) {
         refuse("augmentation.closing_epochs = ", recipe.augmentation.closing_epochs,
                " turns mosaic and mixup off in all ", recipe.epochs, " epochs; give fewer, or set both to 0");
+    }
+    if (!is_detector(recipe) && recipe.one_to_one_alpha != Recipe{}.one_to_one_alpha) {
+        refuse("one_to_one_alpha is for detectors");
     }
     if (recipe.augmentation.crop_padding >= recipe.image_size) {
         refuse("augmentation.crop_padding = ", recipe.augmentation.crop_padding,

@@ -28,6 +28,7 @@ struct Recipe {
     std::string batch_norm = "local";
     std::int64_t seed = 0;
     std::int64_t max_boxes = 0;
+    double one_to_one_alpha = 0.5;
     double label_smoothing = 0;
     std::string loss_reduction = "auto";
     double clip_norm = 10;
@@ -105,6 +106,7 @@ struct Recipe {
     } checkpoint;
 
     struct Communication {
+        std::string topology = "auto";
         double bucket_mib = 25;
         double timeout_seconds = 600;
     } communication;

@@ -1,12 +1,8 @@
-// Every collective against closed forms, on real ranks. Values encode rank and index; they are small enough to be exact
-// in their type, so that "equal" means equal bits.
+// Every collective against closed forms, on real ranks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <deque>
 #include <filesystem>
 #include <fstream>
@@ -15,234 +11,121 @@
 #include <thread>
 
 #include "base/error.h"
-#include "base/random.h"
+#include "comm/job_communicators.h"
 #include "comm/mpi.h"
-#include "comm/reduce.h"
+#include "tests/comm/collective_checks.h"
 #include "tests/comm/mpi_test_main.h"
 
 namespace lockstep::comm {
 namespace {
 
-using tests::make_test_communicator;
-using tests::same_on_all_ranks;
+using lockstep::tests::make_test_communicator;
+using tests::all_types;
+using tests::expect_bytes_of_any_length;
+using tests::expect_closed_forms;
+using tests::expect_rank_order;
+using tests::Memory;
 
-constexpr DataType all_types[] = {DataType::f32, DataType::f64, DataType::f16, DataType::bf16,
-                                  DataType::i32, DataType::i64, DataType::u8};
-constexpr ReduceOp all_ops[] = {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max};
-constexpr std::size_t all_counts[] = {0, 1, 7, 1000, 10007, 1 << 20};
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr std::size_t largest_count = 1 << 17;
+#else
+constexpr std::size_t largest_count = 1 << 20;
+#endif
 
-/// Exact in the type, and so is the sum over four ranks.
-double value_at(DataType type, std::int32_t rank, std::size_t i) {
-    switch (type) {
-        case DataType::f16:
-            return static_cast<double>((i * 37 + static_cast<std::size_t>(rank) * 101) % 499) - 250;
-        case DataType::bf16:
-            return static_cast<double>((i * 7 + static_cast<std::size_t>(rank) * 17) % 61) - 30;
-        case DataType::u8:
-            return static_cast<double>((i * 7 + static_cast<std::size_t>(rank) * 17) % 61);
-        default:
-            return static_cast<double>(i) + rank * 1048576.0 - 500;
-    }
-}
-
-std::vector<double> values_of(DataType type, std::int32_t rank, std::size_t count) {
-    std::vector<double> values(count);
-    for (std::size_t i = 0; i < count; ++i) {
-        values[i] = value_at(type, rank, i);
-    }
-    return values;
-}
-
-/// The values' bits in `type`; integers are cut toward zero.
-std::vector<std::byte> encoded(const std::vector<double>& values, DataType type) {
-    std::vector<std::byte> bytes(values.size() * size_of(type));
-    const auto put_all = [&]<typename Convert>(Convert convert) {
-        using Stored = decltype(convert(0.0));
-        for (std::size_t i = 0; i < values.size(); ++i) {
-            const Stored stored = convert(values[i]);
-            std::memcpy(bytes.data() + i * sizeof(Stored), &stored, sizeof(Stored));
-        }
-    };
-    switch (type) {
-        case DataType::f32:
-            put_all([](double value) { return static_cast<float>(value); });
-            break;
-        case DataType::f64:
-            put_all([](double value) { return value; });
-            break;
-        case DataType::f16:
-            put_all([](double value) { return float_to_f16(static_cast<float>(value)); });
-            break;
-        case DataType::bf16:
-            put_all([](double value) { return float_to_bf16(static_cast<float>(value)); });
-            break;
-        case DataType::i32:
-            put_all([](double value) { return static_cast<std::int32_t>(value); });
-            break;
-        case DataType::i64:
-            put_all([](double value) { return static_cast<std::int64_t>(value); });
-            break;
-        case DataType::u8:
-            put_all([](double value) { return static_cast<std::uint8_t>(value); });
-            break;
-    }
-    return bytes;
-}
-
-/// What `size` ranks must get, by position of the operation in all_ops.
-std::array<std::vector<std::byte>, 4> reduced(DataType type, std::int32_t size, std::size_t count) {
-    std::vector<double> sum(count, 0.0);
-    std::vector<double> low(count, INFINITY);
-    std::vector<double> high(count, -INFINITY);
-    for (std::int32_t rank = 0; rank < size; ++rank) {
-        const std::vector<double> values = values_of(type, rank, count);
-        for (std::size_t i = 0; i < count; ++i) {
-            sum[i] += values[i];
-            low[i] = std::min(low[i], values[i]);
-            high[i] = std::max(high[i], values[i]);
-        }
-    }
-    const bool divides_in_single = type == DataType::f32 || type == DataType::f16 || type == DataType::bf16;
-    std::vector<double> average(count);
-    for (std::size_t i = 0; i < count; ++i) {
-        average[i] = divides_in_single ? static_cast<float>(sum[i]) / static_cast<float>(size) : sum[i] / size;
-    }
-    return {encoded(sum, type), encoded(average, type), encoded(low, type), encoded(high, type)};
-}
-
-/// Index of the first differing element, or the count where all are equal.
-std::size_t first_difference(std::span<const std::byte> a, std::span<const std::byte> b, DataType type) {
-    if (a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0)) {
-        return a.size() / size_of(type);
-    }
-    const auto found = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first;
-    return static_cast<std::size_t>(found - a.begin()) / size_of(type);
-}
-
-class Collectives : public testing::TestWithParam<DataType> {
+/// What carries the collectives: MPI alone, or what the job's shape composes.
+class Collectives : public testing::TestWithParam<std::string> {
   protected:
-    std::unique_ptr<Communicator> ranks = make_test_communicator();
-    std::int32_t rank = index_of(ranks->rank());
-    std::int32_t size = ranks->size();
-
-    static Buffer buffer(std::vector<std::byte>& bytes, std::size_t count) { return {bytes.data(), count, GetParam()}; }
+    /// Null where the shape is for another number of ranks.
+    std::unique_ptr<Communicator> make() {
+        if (GetParam() == "mpi") {
+            return make_test_communicator();
+        }
+        const JobCommunicators job({.topology = "auto", .timeout = lockstep::tests::test_timeout});
+        if (GetParam() == "2x2" && job.topology().ranks() != 4) {
+            return nullptr;
+        }
+        return JobCommunicators({.topology = GetParam(), .timeout = lockstep::tests::test_timeout}).make("test");
+    }
 };
 
-TEST_P(Collectives, ReductionsGiveTheClosedForm) {
-    for (const std::size_t count : all_counts) {
-        const std::vector<std::byte> mine = encoded(values_of(GetParam(), rank, count), GetParam());
-        const auto expected = reduced(GetParam(), size, count);
-        const Slice own = slice_of(count, size, ranks->rank());
-        const auto slice = [&](const std::vector<std::byte>& bytes) {
-            return std::span(bytes).subspan(own.begin * size_of(GetParam()), own.count() * size_of(GetParam()));
-        };
-        for (std::size_t op = 0; op < std::size(all_ops); ++op) {
-            std::vector<std::byte> data = mine;
-            ranks->all_reduce(buffer(data, count), all_ops[op], "test");
-            ASSERT_EQ(first_difference(data, expected[op], GetParam()), count)
-                << "all_reduce, " << name_of(all_ops[op]) << " of " << count;
-
-            data = mine;
-            ranks->reduce_scatter(buffer(data, count), all_ops[op], "test");
-            ASSERT_EQ(first_difference(slice(data), slice(expected[op]), GetParam()), own.count())
-                << "reduce_scatter, " << name_of(all_ops[op]) << " of " << count;
+TEST_P(Collectives, GiveTheClosedForms) {
+    const auto ranks = make();
+    if (!ranks) {
+        GTEST_SKIP() << "for 4 ranks";
+    }
+    for (const DataType type : all_types) {
+        for (const std::size_t count :
+             {std::size_t{0}, std::size_t{1}, std::size_t{7}, std::size_t{1000}, std::size_t{10007}, largest_count}) {
+            expect_closed_forms(*ranks, type, count, Memory::any);
+            expect_closed_forms(*ranks, type, count, Memory::shared);
         }
     }
+    expect_bytes_of_any_length(*ranks);
 }
 
-TEST_P(Collectives, AllGatherFillsEverySlice) {
-    for (const std::size_t count : all_counts) {
-        std::vector<double> mine(count, 0);
-        std::vector<double> expected(count);
-        for (std::int32_t owner = 0; owner < size; ++owner) {
-            const Slice slice = slice_of(count, size, Rank{owner});
-            for (std::size_t i = slice.begin; i < slice.end; ++i) {
-                expected[i] = value_at(GetParam(), owner, i);
-                mine[i] = owner == rank ? expected[i] : 0;
-            }
-        }
-        std::vector<std::byte> data = encoded(mine, GetParam());
-        ranks->all_gather(buffer(data, count), "test");
-        ASSERT_EQ(first_difference(data, encoded(expected, GetParam()), GetParam()), count) << count;
-    }
-}
-
-TEST_P(Collectives, BroadcastCopiesTheRootFromEveryRoot) {
-    for (const std::size_t count : all_counts) {
-        for (std::int32_t root = 0; root < size; ++root) {
-            std::vector<std::byte> data = encoded(values_of(GetParam(), rank, count), GetParam());
-            ranks->broadcast(buffer(data, count), Rank{root}, "test");
-            const std::vector<std::byte> expected = encoded(values_of(GetParam(), root, count), GetParam());
-            ASSERT_EQ(first_difference(data, expected, GetParam()), count) << count << " from " << root;
-        }
-    }
-}
-
-INSTANTIATE_TEST_SUITE_P(Types, Collectives, testing::ValuesIn(all_types),
-                         [](const auto& info) { return std::string(name_of(info.param)); });
-
-/// Rounding makes every order of additions visible.
-template <typename T>
-std::vector<T> rough_values(std::int32_t rank, std::size_t count) {
-    base::Random random(7, base::RandomPurpose::test, 0, static_cast<std::uint64_t>(rank));
-    std::vector<T> values(count);
-    for (T& value : values) {
-        value = static_cast<T>(std::ldexp(random.uniform(-1, 1), static_cast<int>(random.below(20))));
-    }
-    return values;
-}
-
-template <typename T>
-void expect_rank_order(Communicator& ranks, std::size_t count) {
-    const std::vector<T> mine = rough_values<T>(index_of(ranks.rank()), count);
-    std::vector<T> expected = rough_values<T>(0, count);
-    for (std::int32_t rank = 1; rank < ranks.size(); ++rank) {
-        const std::vector<T> theirs = rough_values<T>(rank, count);
-        for (std::size_t i = 0; i < count; ++i) {
-            expected[i] += theirs[i];
-        }
-    }
-    for (int repetition = 0; repetition < 2; ++repetition) {
-        std::vector<T> values = mine;
-        ranks.all_reduce(Buffer::of(std::span(values)), ReduceOp::sum, "test");
-        ASSERT_EQ(std::memcmp(values.data(), expected.data(), count * sizeof(T)), 0) << count << " elements";
-        ASSERT_TRUE(same_on_all_ranks<T>(ranks, values));
-    }
-}
+INSTANTIATE_TEST_SUITE_P(Carriers, Collectives, testing::Values("mpi", "auto", "2x2"),
+                         [](const auto& info) { return "Of" + info.param; });
 
 TEST(AllReduce, AddsInRankOrderWhateverTheSizeAndTheRun) {
-    const auto ranks = make_test_communicator();
-    for (const std::size_t count : {1, 7, 1000, 10007, 300001, 1 << 20}) {
-        expect_rank_order<float>(*ranks, count);
-        expect_rank_order<double>(*ranks, count);
-    }
-}
-
-TEST(AllReduce, SixteenBitTypesAccumulateInSinglePrecision) {
-    const auto ranks = make_test_communicator();
-    for (const std::size_t count : {std::size_t{3}, std::size_t{400000}}) {
-        // 256 + 1 is 256 in bf16; 256 + 1 + 1 + ... is not when it is rounded once.
-        std::vector<std::uint16_t> values(count, float_to_bf16(ranks->rank() == Rank{0} ? 256.0F : 1.0F));
-        ranks->all_reduce({values.data(), count, DataType::bf16}, ReduceOp::sum, "test");
-        const std::uint16_t expected = float_to_bf16(256.0F + static_cast<float>(ranks->size() - 1));
-        ASSERT_EQ(values, std::vector<std::uint16_t>(count, expected));
-    }
-}
-
-TEST(AllGatherBytes, TakesAnyLengths) {
-    const auto ranks = make_test_communicator();
-    const auto text_of = [](std::int32_t rank, std::size_t scale) {
-        return std::string(static_cast<std::size_t>(rank) * scale, static_cast<char>('a' + rank));
-    };
-    for (const std::size_t scale : {0, 1, 1000, 1 << 20}) {  // rank 0 always gives nothing
-        const std::string mine = text_of(index_of(ranks->rank()), scale);
-        const auto all = ranks->all_gather_bytes(std::as_bytes(std::span(mine)), "test");
-        ASSERT_EQ(all.size(), static_cast<std::size_t>(ranks->size()));
-        for (std::int32_t rank = 0; rank < ranks->size(); ++rank) {
-            const auto& bytes = all[static_cast<std::size_t>(rank)];
-            ASSERT_TRUE(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()) == text_of(rank, scale))
-                << "rank " << rank << ", scale " << scale << ", " << bytes.size() << " bytes";
+    const auto flat = make_test_communicator();
+    const auto composed = JobCommunicators({.topology = "auto", .timeout = lockstep::tests::test_timeout}).make("test");
+    for (Communicator* ranks : {flat.get(), composed.get()}) {
+        for (const std::size_t count : {std::size_t{1}, std::size_t{1000}, std::size_t{10007}, largest_count}) {
+            for (const DataType type : {DataType::f32, DataType::f64, DataType::bf16}) {
+                expect_rank_order(*ranks, type, count, Memory::any);
+                expect_rank_order(*ranks, type, count, Memory::shared);
+            }
         }
+    }
+}
+
+/// Counts that the pipeline of chunks and the staging area cut in many ways.
+TEST(AllReduce, OfThirtyMillionElements) {
+    if (largest_count < 1 << 20) {
+        GTEST_SKIP() << "too slow under a sanitizer";
+    }
+    const auto composed = JobCommunicators({.topology = "auto", .timeout = lockstep::tests::test_timeout}).make("test");
+    const auto flat = make_test_communicator();
+    for (const DataType type : {DataType::f32, DataType::u8}) {
+        const std::size_t count = 30'000'000;
+        const auto memory = composed->allocate(count * size_of(type), "test");
+        const auto value = [&](std::int32_t rank, std::size_t i) {
+            return (i * 7 + static_cast<std::size_t>(rank)) % 31;
+        };
+        for (Communicator* ranks : {flat.get(), composed.get()}) {
+            const auto set_and_check = [&]<typename T>() {
+                auto* const data = reinterpret_cast<T*>(memory.get());
+                for (std::size_t i = 0; i < count; ++i) {
+                    data[i] = static_cast<T>(value(index_of(ranks->rank()), i));
+                }
+                ranks->all_reduce({data, count, type}, ReduceOp::sum, "test");
+                std::size_t wrong = 0;
+                for (std::size_t i = 0; i < count; ++i) {
+                    std::size_t sum = 0;
+                    for (std::int32_t rank = 0; rank < ranks->size(); ++rank) {
+                        sum += value(rank, i);
+                    }
+                    wrong += data[i] == static_cast<T>(sum) ? 0 : 1;
+                }
+                EXPECT_EQ(wrong, 0U) << name_of(type);
+            };
+            if (type == DataType::f32) {
+                set_and_check.operator()<float>();
+            } else {
+                set_and_check.operator()<std::uint8_t>();
+            }
+        }
+    }
+}
+
+TEST(JobCommunicators, SayWhatTheyAre) {
+    const JobCommunicators job({.topology = "auto", .timeout = lockstep::tests::test_timeout});
+    EXPECT_EQ(job.describe(), job.topology().ranks() == 1 ? "alone" : "shared memory");
+    const JobCommunicators flat({.topology = "flat", .timeout = lockstep::tests::test_timeout});
+    EXPECT_EQ(flat.describe(), flat.topology().ranks() == 1 ? "alone" : "MPI");
+    if (job.topology().ranks() == 4) {
+        EXPECT_EQ(JobCommunicators({.topology = "2x2", .timeout = lockstep::tests::test_timeout}).describe(),
+                  "hierarchical: shared memory inside 2 nodes, MPI across, 2 lane(s)");
     }
 }
 
@@ -270,8 +153,8 @@ TEST(Barrier, NobodyLeavesBeforeEverybodyCame) {
 }
 
 TEST(Communicators, OfTwoPurposesRunSideBySide) {
-    const auto gradients = make_mpi_communicator("gradients", tests::test_timeout);
-    const auto control = make_mpi_communicator("control", tests::test_timeout);
+    const auto gradients = make_mpi_communicator("gradients", lockstep::tests::test_timeout);
+    const auto control = make_mpi_communicator("control", lockstep::tests::test_timeout);
     const auto total = [](Communicator& ranks, double scale) {
         double sum = 0;
         for (std::int32_t rank = 0; rank < ranks.size(); ++rank) {
@@ -327,7 +210,7 @@ TEST(Failure, ARankThatNeverCallsIsNamedAfterTheDeadline) {
     const std::int32_t absent = control->size() - 1;
     if (control->size() > 1 && index_of(control->rank()) != absent) {
         const std::string late = error_of([&] { impatient->all_reduce(buffer, ReduceOp::sum, "bucket 3"); });
-        const std::string here = base::str("on rank ", index_of(control->rank()), " of ", control->size());
+        const std::string here = base::str("on rank ", index_of(control->rank()), " on ");
         const std::string there = base::str("waiting for rank ", absent, " on ");
         for (const std::string& part : {std::string("gradients: all_reduce (sum of f32)"), std::string("\"bucket 3\""),
                                         std::string("operation 3"), std::string("19.5 KiB"), here, there}) {

@@ -15,7 +15,12 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "base/error.h"
 #include "comm/mpi.h"
@@ -278,6 +283,102 @@ TEST(GradientReducer, ChecksTheOrderOfCalls) {
     reducer.backward(model.losses(images), true);
     EXPECT_THROW(reducer.backward(model.losses(images), true), base::InternalError);
     reducer.finish();
+}
+
+/// Notes what is asked of it, and reduces nothing.
+class Recorder final : public Communicator {
+  public:
+    explicit Recorder(std::chrono::milliseconds delay = {})
+        : Communicator({"recorder", Rank{0}, {{0, "here"}}, std::chrono::minutes(1)}), delay_(delay) {}
+
+    std::vector<std::string> names;
+    std::string fails_at;
+
+  private:
+    void do_all_reduce(const Buffer&, ReduceOp) override {
+        std::this_thread::sleep_for(delay_);
+        names.push_back(operation().name);
+        if (operation().name == fails_at) {
+            throw base::Error("the link is down");
+        }
+    }
+    void do_reduce_scatter(const Buffer&, std::span<const Slice>, ReduceOp) override {}
+    void do_all_gather(const Buffer&, std::span<const Slice>) override {}
+    void do_broadcast(const Buffer&, Rank) override {}
+    void do_barrier() override {}
+    std::vector<std::vector<std::byte>> do_all_gather_bytes(std::span<const std::byte>) override { return {{}}; }
+
+    std::chrono::milliseconds delay_;
+};
+
+std::vector<std::string> bucket_names(const GradientReducer& reducer) {
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < reducer.layout().buckets().size(); ++i) {
+        names.push_back(base::str("bucket ", i));
+    }
+    names.emplace_back("denominators");
+    return names;
+}
+
+/// The layer that the backward pass reaches last is first in the plan here, so that readiness and plan disagree.
+TEST(GradientReducer, BucketsLeaveInTheOrderOfThePlanWhateverIsReadyFirst) {
+    Recorder recorder(std::chrono::milliseconds(2));
+    const TwoHeads model(at::kDouble);
+    std::vector<ReducedParameter> backwards = model.parameters();
+    std::ranges::reverse(backwards);
+    GradientReducer reducer(recorder, backwards, 1e-5);
+    ASSERT_GT(reducer.layout().buckets().size(), 3U);
+    for (const bool is_empty : {false, true, false}) {
+        recorder.names.clear();
+        LossSums losses = model.losses(some_images(2, at::kDouble));
+        if (is_empty) {
+            for (at::Tensor& sum : losses.sums) {
+                sum = sum.detach();
+            }
+        }
+        reducer.backward(losses, true);
+        reducer.finish();
+        EXPECT_EQ(recorder.names, bucket_names(reducer));
+    }
+}
+
+TEST(GradientReducer, InnerMicroStepsHaveNoTraffic) {
+    Recorder recorder;
+    const TwoHeads model(at::kDouble);
+    GradientReducer reducer(recorder, model.parameters(), 1e-5);
+    reducer.backward(model.losses(some_images(2, at::kDouble)), false);
+    reducer.backward(model.losses(some_images(2, at::kDouble)), false);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_TRUE(recorder.names.empty());
+    reducer.backward(model.losses(some_images(2, at::kDouble)), true);
+    reducer.finish();
+    EXPECT_EQ(recorder.names, bucket_names(reducer));
+}
+
+TEST(GradientReducer, AFailureDuringTheBackwardPassComesOutOfFinish) {
+    Recorder recorder;
+    recorder.fails_at = "bucket 1";
+    const TwoHeads model(at::kDouble);
+    GradientReducer reducer(recorder, model.parameters(), 1e-5);
+    reducer.backward(model.losses(some_images(2, at::kDouble)), true);
+    try {
+        reducer.finish();
+        FAIL() << "finish() returned";
+    } catch (const base::Error& error) {
+        EXPECT_STREQ(error.what(), "the link is down");
+    }
+    EXPECT_EQ(recorder.names, (std::vector<std::string>{"bucket 0", "bucket 1"}));
+}
+
+/// Without its reducer a parameter trains as any other.
+TEST(GradientReducer, LeavesNoHookBehind) {
+    const auto single = make_single_communicator();
+    const TwoHeads model(at::kDouble);
+    { const GradientReducer reducer(*single, model.parameters(), 25); }
+    const at::Tensor images = some_images(2, at::kDouble);
+    model.trunk.mutable_grad().reset();
+    torch::autograd::backward(model.losses(images).sums);
+    EXPECT_TRUE(model.trunk.grad().defined());
 }
 
 TEST(FlatTensors, AdoptedParametersLiveInFlatMemoryAndStillTrain) {

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
+#include "comm/job_communicators.h"
 #include "comm/mpi.h"
 
 namespace lockstep::comm {
@@ -51,9 +52,10 @@ TEST_F(Launch, OfTasksThatMpiWouldNotSeeIsRefusedWithTheRemedy) {
 
 TEST_F(Launch, WithoutMpiRunsTheBodyAloneAndLetsExceptionsPass) {
     const auto body = [] {
-        const auto alone = make_communicator("control", std::chrono::seconds(1));
-        EXPECT_EQ(alone->size(), 1);
-        EXPECT_EQ(detect_topology(*alone).nodes(), 1);
+        const JobCommunicators job({});
+        EXPECT_EQ(job.make("control")->size(), 1);
+        EXPECT_EQ(job.topology().nodes(), 1);
+        EXPECT_EQ(job.describe(), "alone");
         return 7;
     };
     EXPECT_EQ(run_ranks(body), 7);

@@ -48,13 +48,11 @@ class ResumeTest : public testing::Test {
     bool is_first() const { return comm::index_of(world_->rank()) == 0; }
 
     Outcome train(const Recipe& recipe, const std::string& name, bool may_start_over = false) {
-        const auto gradients = comm::make_mpi_communicator("gradients", tests::test_timeout);
-        const auto batch_norm = comm::make_mpi_communicator("batch norm", tests::test_timeout);
-        const auto control = comm::make_mpi_communicator("control", tests::test_timeout);
+        const tests::JobRanks ranks(recipe.communication.topology);
         const auto checkpoint = newest_checkpoint(root_ / name);
         world_->barrier("checkpoint found");
-        Trainer trainer(recipe, {root_ / name, checkpoint, may_start_over}, {*gradients, *batch_norm, *control},
-                        comm::detect_topology(*control));
+        Trainer trainer(recipe, {root_ / name, checkpoint, may_start_over}, ranks.communicators(),
+                        ranks.job.machines());
         const Outcome outcome = trainer.run();
         world_->barrier("trained");
         return outcome;

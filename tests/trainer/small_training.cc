@@ -128,22 +128,27 @@ trainer::Recipe small_classification_recipe(const std::filesystem::path& data) {
     return recipe;
 }
 
+JobRanks::JobRanks(const std::string& topology)
+    : job({.topology = topology, .timeout = std::chrono::seconds(60)}),
+      gradients(job.make("gradients", /*beside_compute=*/true)),
+      batch_norm(job.make("batch norm")),
+      control(job.make("control")) {}
+
 void train_together(const trainer::Recipe& recipe, const std::filesystem::path& run) {
-    constexpr std::chrono::seconds timeout{60};
-    const auto gradients = comm::make_mpi_communicator("gradients", timeout);
-    const auto batch_norm = comm::make_mpi_communicator("batch norm", timeout);
-    const auto control = comm::make_mpi_communicator("control", timeout);
-    trainer::Trainer trainer(recipe, {run}, {*gradients, *batch_norm, *control}, comm::detect_topology(*control));
+    const JobRanks ranks(recipe.communication.topology);
+    trainer::Trainer trainer(recipe, {run}, ranks.communicators(), ranks.job.machines());
     trainer.run();
 }
 
 void train_alone(const trainer::Recipe& recipe, const std::filesystem::path& run, bool resume) {
-    const auto single = comm::make_single_communicator();
+    const auto gradients = comm::make_single_communicator();
+    const auto batch_norm = comm::make_single_communicator();
+    const auto control = comm::make_single_communicator();
     std::optional<std::filesystem::path> checkpoint;
     if (resume) {
         checkpoint = trainer::newest_checkpoint(run);
     }
-    trainer::Trainer trainer(recipe, {run, checkpoint}, {*single, *single, *single},
+    trainer::Trainer trainer(recipe, {run, checkpoint}, {*gradients, *batch_norm, *control},
                              comm::Topology({0}, {base::host_name()}));
     trainer.run();
 }

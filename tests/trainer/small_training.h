@@ -1,9 +1,12 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <string>
 
+#include "comm/job_communicators.h"
 #include "trainer/recipe.h"
+#include "trainer/trainer.h"
 
 /// A tiny but whole training for tests: a data set with boxes, images without boxes, and an uneven last batch.
 namespace lockstep::tests {
@@ -17,6 +20,15 @@ void write_small_classification_data(const std::filesystem::path& directory, std
 /// one is empty there. All augmentation is on.
 trainer::Recipe small_detection_recipe(const std::filesystem::path& data);
 trainer::Recipe small_classification_recipe(const std::filesystem::path& data);
+
+/// What the train command gives the trainer. Collective.
+struct JobRanks {
+    explicit JobRanks(const std::string& topology = "auto");
+    trainer::Communicators communicators() const { return {*gradients, *batch_norm, *control}; }
+
+    comm::JobCommunicators job;
+    std::unique_ptr<comm::Communicator> gradients, batch_norm, control;
+};
 
 /// Trains over all ranks of MPI; collective.
 void train_together(const trainer::Recipe& recipe, const std::filesystem::path& run);

@@ -36,8 +36,9 @@ template <typename T>
 class ImageAssigner {
   public:
     ImageAssigner(const at::Tensor& probabilities, const at::Tensor& boxes, const AnchorPoints& anchors,
-                  const DetectionTargets& targets, std::int64_t topk)
+                  const DetectionTargets& targets, std::int64_t topk, double alpha)
         : topk_(topk),
+          alpha_(static_cast<T>(alpha)),
           anchors_in_box_(anchors),
           probabilities_(probabilities.accessor<T, 3>()),
           predicted_(boxes.accessor<T, 3>()),
@@ -76,7 +77,9 @@ class ImageAssigner {
             // NaN.
             const T overlap = iou > 0 ? iou : T(0);
             const T square = overlap * overlap;
-            const T metric = std::sqrt(probabilities_[image][anchor][true_class]) * (square * square * square);
+            const T score = probabilities_[image][anchor][true_class];
+            const T metric =
+                (alpha_ == T(0.5) ? std::sqrt(score) : std::pow(score, alpha_)) * (square * square * square);
             candidates_.push_back(
                 {.anchor = anchor, .box = target, .metric = metric > 0 ? metric : T(0), .overlap = overlap});
             if (overlap > nearest_[anchor].overlap) {
@@ -133,6 +136,7 @@ class ImageAssigner {
     }
 
     std::int64_t topk_;
+    T alpha_;
     AnchorsInBox<T> anchors_in_box_;
     at::TensorAccessor<T, 3> probabilities_, predicted_, targets_;
     at::TensorAccessor<std::int64_t, 2> classes_;
@@ -147,8 +151,9 @@ class ImageAssigner {
 
 }  // namespace
 
-TaskAlignedAssigner::TaskAlignedAssigner(std::int64_t topk) : topk_(topk) {
+TaskAlignedAssigner::TaskAlignedAssigner(std::int64_t topk, double alpha) : topk_(topk), alpha_(alpha) {
     LOCKSTEP_CHECK(topk >= 1, "topk is ", topk);
+    LOCKSTEP_CHECK(alpha >= 0, "alpha is ", alpha);
 }
 
 Assignment TaskAlignedAssigner::operator()(const at::Tensor& probabilities, const at::Tensor& boxes,
@@ -165,7 +170,7 @@ Assignment TaskAlignedAssigner::with_loops(const at::Tensor& probabilities, cons
                       .score = at::empty({images, anchor_count}, probabilities.options()),
                       .metric = at::empty({images, anchor_count}, probabilities.options())};
     AT_DISPATCH_FLOATING_TYPES(probabilities.scalar_type(), "assign_targets", [&] {
-        ImageAssigner<scalar_t> assign_image(probabilities, boxes, anchors, targets, topk_);
+        ImageAssigner<scalar_t> assign_image(probabilities, boxes, anchors, targets, topk_, alpha_);
         auto box = result.box.accessor<std::int64_t, 2>();
         auto score = result.score.accessor<scalar_t, 2>();
         auto metric = result.metric.accessor<scalar_t, 2>();
@@ -197,7 +202,7 @@ Assignment TaskAlignedAssigner::with_tensor_operations(const at::Tensor& probabi
     // Comparisons that turn a diverged network's NaN into 0, as in the loops.
     const auto overlap = iou.masked_fill(~(is_candidate & (iou > 0)), 0);
     const auto square = overlap.square();
-    const auto aligned = probability.sqrt() * (square * square * square);
+    const auto aligned = probability.pow(alpha_) * (square * square * square);
     const auto metric = aligned.masked_fill(~(aligned > 0), 0);
 
     // topk() breaks ties in any way, argmax takes the first of equals.

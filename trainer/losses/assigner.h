@@ -17,12 +17,12 @@ struct Assignment {
         metric;  ///< B x A: t of the anchor and its box, by which a flip can be told from a fault; 0 for background
 };
 
-/// Task-aligned assignment (Feng et al., "TOOD", ICCV 2021) with alpha = 0.5 and beta = 6, the published setting of
-/// both heads.
+/// Task-aligned assignment (Feng et al., "TOOD", ICCV 2021) with beta = 6 and, as published for both heads of YOLOv10,
+/// alpha = 0.5.
 ///
 /// An anchor is a candidate for a box if its centre lies strictly inside. With s the predicted probability of the box's
 /// class and u = max(CIoU, 0), both 0 outside candidates, a box claims the `topk` anchors of greatest metric t =
-/// sqrt(s) * u^6, as far as they are candidates. An anchor claimed more than once goes to the box of greatest u among
+/// s^alpha * u^6, as far as they are candidates. An anchor claimed more than once goes to the box of greatest u among
 /// all boxes. The score is t / (greatest t of the box + 1e-9) * greatest u of the box, over the anchors that the box
 /// got in the end. Equal metrics go to the lower anchor index, equal overlaps to the lower box index.
 ///
@@ -31,7 +31,7 @@ struct Assignment {
 /// host, for a captured step. No gradient flows through either.
 class TaskAlignedAssigner {
   public:
-    explicit TaskAlignedAssigner(std::int64_t topk);
+    explicit TaskAlignedAssigner(std::int64_t topk, double alpha = 0.5);
 
     /// `probabilities` B x A x classes, `boxes` B x A x 4 (xyxy, pixels), both of one floating type, on one device with
     /// the rest. The class of a real target must be below `classes`.
@@ -45,6 +45,7 @@ class TaskAlignedAssigner {
 
   private:
     std::int64_t topk_;
+    double alpha_;
 };
 
 }  // namespace lockstep::trainer

@@ -47,12 +47,12 @@ HeadInputs prepare(const std::vector<at::Tensor>& levels, const DetectionTargets
     return inputs;
 }
 
-Assignment assign_anchors(const HeadInputs& inputs, std::int64_t topk) {
+Assignment assign_anchors(const HeadInputs& inputs, const TaskAlignedAssigner& assigner) {
     const at::NoGradGuard no_grad;
     const auto& [predictions, anchors, targets] = inputs;
     const auto boxes = predictions.distances.is_cpu() ? decode_boxes_in_targets(predictions.distances, anchors, targets)
                                                       : decode_boxes(predictions.distances, anchors);
-    return TaskAlignedAssigner(topk)(at::sigmoid(predictions.classes), boxes * anchors.strides, anchors, targets);
+    return assigner(at::sigmoid(predictions.classes), boxes * anchors.strides, anchors, targets);
 }
 
 }  // namespace
@@ -61,25 +61,29 @@ DetectionLoss::DetectionLoss(DetectionLossOptions options) : options_(std::move(
 
 comm::LossSums DetectionLoss::operator()(const DetectorOutput& output, const DetectionTargets& targets) const {
     comm::LossSums result;
-    const auto add_head = [&](const std::vector<at::Tensor>& levels, std::int64_t topk) {
+    const auto add_head = [&](const std::vector<at::Tensor>& levels, Head which) {
         const HeadInputs inputs = prepare(levels, targets, options_);
         const auto head_loss =
             inputs.predictions.distances.is_cpu() ? head_loss_with_loops : head_loss_with_tensor_operations;
-        const HeadSums head =
-            head_loss(inputs.predictions, inputs.anchors, inputs.targets, assign_anchors(inputs, topk), options_.gains);
+        const HeadSums head = head_loss(inputs.predictions, inputs.anchors, inputs.targets,
+                                        assign_anchors(inputs, assigner_of(which)), options_.gains);
         result.sums.push_back(head.sum);
         result.denominators.push_back(head.denominator);
         result.parts.push_back(head.parts);
     };
-    add_head(output.one_to_many, options_.one_to_many_topk);
-    add_head(output.one_to_one, options_.one_to_one_topk);
+    add_head(output.one_to_many, one_to_many);
+    add_head(output.one_to_one, one_to_one);
     return result;
 }
 
 Assignment DetectionLoss::assign(Head head, const DetectorOutput& output, const DetectionTargets& targets) const {
-    return head == one_to_many
-               ? assign_anchors(prepare(output.one_to_many, targets, options_), options_.one_to_many_topk)
-               : assign_anchors(prepare(output.one_to_one, targets, options_), options_.one_to_one_topk);
+    return assign_anchors(prepare(head == one_to_many ? output.one_to_many : output.one_to_one, targets, options_),
+                          assigner_of(head));
+}
+
+TaskAlignedAssigner DetectionLoss::assigner_of(Head head) const {
+    return head == one_to_many ? TaskAlignedAssigner(options_.one_to_many_topk)
+                               : TaskAlignedAssigner(options_.one_to_one_topk, options_.one_to_one_alpha);
 }
 
 }  // namespace lockstep::trainer

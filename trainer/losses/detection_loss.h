@@ -24,6 +24,7 @@ struct DetectionLossOptions {
     DetectionGains gains = {};
     std::int64_t one_to_many_topk = 10;  ///< anchors that a box may claim
     std::int64_t one_to_one_topk = 1;
+    double one_to_one_alpha = 0.5;  ///< of TaskAlignedAssigner, for the one-to-one head
 };
 
 /// The loss of YOLOv10 (Wang et al., NeurIPS 2024) as undivided sums, so that images may be spread over ranks and
@@ -52,6 +53,8 @@ class DetectionLoss {
     Assignment assign(Head head, const DetectorOutput& output, const DetectionTargets& targets) const;
 
   private:
+    TaskAlignedAssigner assigner_of(Head head) const;
+
     DetectionLossOptions options_;
 };
 

@@ -5,11 +5,13 @@
 #include <cstdio>
 #include <span>
 
+#include "comm/job_communicators.h"
 #include "comm/mpi.h"
 
 int main() {
     return lockstep::comm::run_ranks([] {
-        const auto world = lockstep::comm::make_communicator("world", std::chrono::seconds(20));
+        const lockstep::comm::JobCommunicators job({.timeout = std::chrono::seconds(20)});
+        const auto world = job.make("world");
         std::int64_t sum = index_of(world->rank()) + 1;
         world->all_reduce(lockstep::comm::Buffer::of(std::span(&sum, 1)), lockstep::comm::ReduceOp::sum, "sum");
         if (index_of(world->rank()) == 0) {

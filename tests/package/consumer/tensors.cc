@@ -7,11 +7,13 @@
 #include <cstdio>
 
 #include "comm/flat_tensors.h"
+#include "comm/job_communicators.h"
 #include "comm/mpi.h"
 
 int main() {
     return lockstep::comm::run_ranks([] {
-        const auto world = lockstep::comm::make_communicator("world", std::chrono::seconds(20));
+        const lockstep::comm::JobCommunicators job({.timeout = std::chrono::seconds(20)});
+        const auto world = job.make("world");
         const at::Tensor values = at::full({3}, index_of(world->rank()) + 1.0);
         world->all_reduce(lockstep::comm::buffer_of(values), lockstep::comm::ReduceOp::sum, "sum");
         if (index_of(world->rank()) == 0) {

@@ -29,8 +29,8 @@ struct Named {
 class TaskAlignedAssignerTest : public testing::TestWithParam<Named> {
   protected:
     Assignment assign(std::int64_t topk, const at::Tensor& probabilities, const at::Tensor& boxes,
-                      const AnchorPoints& anchors, const DetectionTargets& targets) const {
-        const TaskAlignedAssigner assigner(topk);
+                      const AnchorPoints& anchors, const DetectionTargets& targets, double alpha = 0.5) const {
+        const TaskAlignedAssigner assigner(topk, alpha);
         return (assigner.*GetParam().assign)(probabilities, boxes, anchors, targets);
     }
 };
@@ -241,9 +241,9 @@ struct Crowd {
 TEST_P(TaskAlignedAssignerTest, EqualsThePlainVersionOnRandomCrowds) {
     int disputed = 0, zero_candidates = 0, positives = 0;
     for (std::uint64_t seed = 0; seed < 12; ++seed) {
-        for (const std::int64_t topk : {1, 4, 10}) {
+        for (const auto& [topk, alpha] : {std::pair<std::int64_t, double>{1, 0.5}, {1, 2.0}, {4, 1.0}, {10, 0.5}}) {
             const Crowd crowd(2, 3 + static_cast<std::int64_t>(seed), 2, seed);
-            const auto result = assign(topk, crowd.probabilities, crowd.boxes, crowd.anchors, crowd.targets);
+            const auto result = assign(topk, crowd.probabilities, crowd.boxes, crowd.anchors, crowd.targets, alpha);
             for (std::int64_t image = 0; image < 2; ++image) {
                 std::vector<std::vector<double>> probabilities;
                 std::vector<slow::Corners> boxes;
@@ -257,12 +257,14 @@ TEST_P(TaskAlignedAssignerTest, EqualsThePlainVersionOnRandomCrowds) {
                                        crowd.anchors.strides[a][0].item<double>()});
                 }
                 const auto targets = slow_targets({.levels = {}, .targets = crowd.targets}, image);
-                const auto expected = slow::assign(probabilities, boxes, anchors, targets, static_cast<int>(topk));
+                const auto expected =
+                    slow::assign(probabilities, boxes, anchors, targets, static_cast<int>(topk), alpha);
                 disputed += expected.disputed;
                 zero_candidates += expected.zero_candidates;
                 for (std::int64_t a = 0; a < p.size(1); ++a) {
                     const auto [target, score] = expected.anchors[static_cast<std::size_t>(a)];
-                    const std::string where = base::str("seed ", seed, " topk ", topk, " image ", image, " anchor ", a);
+                    const std::string where =
+                        base::str("seed ", seed, " topk ", topk, " alpha ", alpha, " image ", image, " anchor ", a);
                     ASSERT_NEAR(result.score[image][a].item<double>(), score, 1e-12) << where;
                     if (score > 0) {
                         ++positives;
@@ -270,8 +272,8 @@ TEST_P(TaskAlignedAssignerTest, EqualsThePlainVersionOnRandomCrowds) {
                         const slow::Target& won = targets[static_cast<std::size_t>(target)];
                         const auto at = static_cast<std::size_t>(a);
                         const double overlap = std::max(0.0, slow::complete_iou(boxes[at], won.box));
-                        const double metric =
-                            std::sqrt(probabilities[at][static_cast<std::size_t>(won.label)]) * std::pow(overlap, 6);
+                        const double metric = std::pow(probabilities[at][static_cast<std::size_t>(won.label)], alpha) *
+                                              std::pow(overlap, 6);
                         ASSERT_NEAR(result.metric[image][a].item<double>(), metric, 1e-12) << where;
                     }
                 }

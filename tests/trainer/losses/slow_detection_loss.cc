@@ -86,7 +86,7 @@ Corners decode(const Prediction& prediction, const Anchor& anchor) {
 }
 
 Assignment assign(const std::vector<std::vector<double>>& class_probabilities, const std::vector<Corners>& boxes,
-                  const std::vector<Anchor>& anchors, const std::vector<Target>& targets, int topk) {
+                  const std::vector<Anchor>& anchors, const std::vector<Target>& targets, int topk, double alpha) {
     const std::size_t anchor_count = anchors.size(), target_count = targets.size();
     using Table = std::vector<std::vector<double>>;
     Table overlap(target_count, std::vector<double>(anchor_count)), metric = overlap;
@@ -98,7 +98,7 @@ Assignment assign(const std::vector<std::vector<double>>& class_probabilities, c
             if (targets[t].real && is_inside(anchors[a], targets[t].box)) {
                 is_candidate[t][a] = true;
                 overlap[t][a] = std::max(0.0, complete_iou(boxes[a], targets[t].box));
-                metric[t][a] = std::pow(class_probabilities[a][targets[t].label], 0.5) * std::pow(overlap[t][a], 6.0);
+                metric[t][a] = std::pow(class_probabilities[a][targets[t].label], alpha) * std::pow(overlap[t][a], 6.0);
                 result.zero_candidates += metric[t][a] == 0;
             }
         }

@@ -56,7 +56,7 @@ struct Assignment {
 
 /// `class_probabilities` and `boxes` (pixels) for each anchor.
 Assignment assign(const std::vector<std::vector<double>>& class_probabilities, const std::vector<Corners>& boxes,
-                  const std::vector<Anchor>& anchors, const std::vector<Target>& targets, int topk);
+                  const std::vector<Anchor>& anchors, const std::vector<Target>& targets, int topk, double alpha = 0.5);
 Assignment assign(const std::vector<Prediction>& predictions, const std::vector<Anchor>& anchors,
                   const std::vector<Target>& targets, int topk);
 

@@ -1,0 +1,176 @@
+#include "comm/job_communicators.h"
+
+#include <charconv>
+#include <cstring>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/resources.h"
+#include "base/text.h"
+#include "comm/hierarchical_communicator.h"
+#include "comm/mpi.h"
+#include "comm/mpi_check.h"
+#include "comm/segment_exchange.h"
+#include "comm/shared_memory_communicator.h"
+
+namespace lockstep::comm {
+
+namespace {
+
+/// "2x4" as {2, 4}.
+std::pair<std::int32_t, std::int32_t> parse_shape(std::string_view text) {
+    std::pair<std::int32_t, std::int32_t> shape{0, 0};
+    const char* const end = text.data() + text.size();
+    const auto [cross, rows_error] = std::from_chars(text.data(), end, shape.first);
+    if (rows_error == std::errc{} && cross != end && *cross == 'x') {
+        const auto [rest, columns_error] = std::from_chars(cross + 1, end, shape.second);
+        if (columns_error == std::errc{} && rest == end && shape.first > 0 && shape.second > 0) {
+            return shape;
+        }
+    }
+    throw base::UsageError(
+        base::str("topology \"", text, "\" is none of auto, flat, and NODESxRANKS such as 2x4 (2 nodes of 4 ranks)"));
+}
+
+std::vector<std::string> hosts_of(const Topology& topology) {
+    std::vector<std::string> hosts;
+    for (std::int32_t rank = 0; rank < topology.ranks(); ++rank) {
+        hosts.push_back(topology.host_of(Rank{rank}));
+    }
+    return hosts;
+}
+
+/// Whether the ranks of this node are more than the CPUs that they may use. Collective over the node.
+bool is_crowded(Communicator& node) {
+    const std::vector<std::int32_t> mine = base::allowed_cpus();
+    std::set<std::int32_t> cpus;
+    for (const auto& bytes : node.all_gather_bytes(std::as_bytes(std::span(mine)), "CPUs")) {
+        std::vector<std::int32_t> theirs(bytes.size() / sizeof(std::int32_t));
+        std::memcpy(theirs.data(), bytes.data(), theirs.size() * sizeof(std::int32_t));
+        cpus.insert(theirs.begin(), theirs.end());
+    }
+    return static_cast<std::size_t>(node.size()) > cpus.size();
+}
+
+}  // namespace
+
+Topology shaped(const Topology& detected, std::string_view shape) {
+    if (shape == "auto") {
+        return detected;
+    }
+    std::vector<std::int32_t> node_of_rank;
+    if (shape == "flat") {
+        for (std::int32_t rank = 0; rank < detected.ranks(); ++rank) {
+            node_of_rank.push_back(rank);
+        }
+        return {node_of_rank, hosts_of(detected)};
+    }
+    const auto [nodes, ranks_per_node] = parse_shape(shape);
+    if (std::int64_t{nodes} * ranks_per_node != detected.ranks()) {
+        throw base::UsageError(base::str("topology \"", shape, "\" is for ", std::int64_t{nodes} * ranks_per_node,
+                                         " ranks; this job has ", detected.ranks()));
+    }
+    for (std::int32_t rank = 0; rank < detected.ranks(); ++rank) {
+        const std::int32_t node = rank / ranks_per_node;
+        node_of_rank.push_back(node);
+        const Rank first{node * ranks_per_node};
+        if (detected.node_of(Rank{rank}) != detected.node_of(first)) {
+            throw base::UsageError(base::str("topology \"", shape, "\" puts ranks ", index_of(first), " (",
+                                             detected.host_of(first), ") and ", rank, " (",
+                                             detected.host_of(Rank{rank}),
+                                             ") on one node, but they share no machine. Start the ranks in another "
+                                             "order (mpirun --map-by slot), or use \"auto\""));
+        }
+    }
+    return {node_of_rank, hosts_of(detected)};
+}
+
+struct JobCommunicators::State {
+    JobShape shape;
+    Rank rank{0};
+    Topology machines;
+    Topology topology;
+
+    bool shares_memory() const { return topology.nodes() < topology.ranks(); }
+
+    std::unique_ptr<Communicator> inside_node(const std::string& purpose, bool beside_compute) const {
+        const std::vector<Rank>& members = topology.ranks_of_node(topology.node_of(rank));
+        auto meeting = make_mpi_communicator(purpose, shape.timeout, members);
+        CommunicatorIdentity identity = meeting->identity();
+        const bool crowded = is_crowded(*meeting);
+        const Patience patience = beside_compute ? Patience::beside_compute()
+                                  : crowded      ? Patience::for_crowded_cores()
+                                                 : Patience{};
+        return make_shared_memory_communicator(std::move(identity), exchange_over(std::move(meeting)), patience);
+    }
+
+    std::unique_ptr<Communicator> across_nodes(const std::string& purpose) const {
+        // Every rank takes part in making the lanes' communicators; one without a lane makes one of its own and drops
+        // it.
+        const std::int32_t local = topology.local_rank_of(rank);
+        const bool has_lane = local < lanes_of(topology);
+        const std::vector<Rank> members = has_lane ? ranks_of_lane(topology, local) : std::vector{rank};
+        auto communicator = make_mpi_communicator(purpose, shape.timeout, members);
+        return has_lane ? std::move(communicator) : nullptr;
+    }
+};
+
+JobCommunicators::JobCommunicators(JobShape shape) {
+    if (!mpi_is_running()) {
+        Topology alone({0}, {base::host_name()});
+        Topology seen = shaped(alone, shape.topology);
+        state_ = std::make_unique<State>(State{std::move(shape), Rank{0}, std::move(alone), std::move(seen)});
+        return;
+    }
+    const auto world = make_mpi_communicator("start", shape.timeout);
+    Topology machines = detect_topology(*world);
+    Topology seen = shaped(machines, shape.topology);
+    state_ = std::make_unique<State>(State{std::move(shape), world->rank(), std::move(machines), std::move(seen)});
+}
+
+JobCommunicators::~JobCommunicators() = default;
+
+const Topology& JobCommunicators::topology() const {
+    return state_->topology;
+}
+
+const Topology& JobCommunicators::machines() const {
+    return state_->machines;
+}
+
+std::string JobCommunicators::describe() const {
+    const std::int32_t nodes = topology().nodes();
+    if (topology().ranks() == 1) {
+        return "alone";
+    }
+    if (!state_->shares_memory()) {
+        return "MPI";
+    }
+    return nodes == 1 ? std::string("shared memory")
+                      : base::str("hierarchical: shared memory inside ", nodes, " nodes, MPI across, ",
+                                  lanes_of(topology()), " lane(s)");
+}
+
+std::unique_ptr<Communicator> JobCommunicators::make(std::string purpose, bool beside_compute) const {
+    const State& state = *state_;
+    if (!mpi_is_running()) {
+        return make_single_communicator();
+    }
+    if (!state.shares_memory()) {
+        return make_mpi_communicator(std::move(purpose), state.shape.timeout);
+    }
+    if (state.topology.nodes() == 1) {
+        return state.inside_node(purpose, beside_compute);
+    }
+    CommunicatorIdentity identity{purpose, state.rank, {}, state.shape.timeout};
+    for (std::int32_t rank = 0; rank < state.topology.ranks(); ++rank) {
+        identity.members.push_back({rank, state.topology.host_of(Rank{rank})});
+    }
+    auto inside = state.inside_node(base::str(purpose, ", inside a node"), beside_compute);
+    auto across = state.across_nodes(base::str(purpose, ", across nodes"));
+    return make_hierarchical_communicator(std::move(identity), state.topology, std::move(inside), std::move(across));
+}
+
+}  // namespace lockstep::comm

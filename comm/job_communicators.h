@@ -1,0 +1,50 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "comm/communicator.h"
+#include "comm/topology.h"
+
+namespace lockstep::comm {
+
+/// How the ranks of the job are to be seen.
+struct JobShape {
+    /// "auto": as the machines are. "flat": all ranks alike, over MPI alone. "2x4": two nodes of four ranks each, in
+    /// the order of ranks; ranks of one such node must share a machine.
+    std::string topology = "auto";
+    std::chrono::milliseconds timeout = std::chrono::minutes(10);  ///< deadline of one operation
+};
+
+/// What "2x4" and so on says of `detected`. Throws base::UsageError when it doesn't fit the number of ranks, or puts
+/// ranks of different machines on one node.
+Topology shaped(const Topology& detected, std::string_view shape);
+
+/// Makes the communicators of a job, one for each purpose: shared memory inside a node, MPI between nodes, both
+/// composed where both are needed; the single communicator where MPI does not run.
+class JobCommunicators {
+  public:
+    /// Collective over all ranks. Throws base::UsageError for a topology that doesn't fit.
+    explicit JobCommunicators(JobShape shape);
+    ~JobCommunicators();
+
+    /// As `shape` sees it.
+    const Topology& topology() const;
+    /// As the machines are.
+    const Topology& machines() const;
+    /// "shared memory", "MPI", "hierarchical: shared memory in 2 nodes, MPI across": for the start table.
+    std::string describe() const;
+
+    /// Collective over all ranks. `beside_compute`: the thread that calls it waits while another one of the rank
+    /// computes, so that waiting must not take the core.
+    std::unique_ptr<Communicator> make(std::string purpose, bool beside_compute = false) const;
+
+  private:
+    struct State;
+    std::unique_ptr<State> state_;
+};
+
+}  // namespace lockstep::comm

@@ -1,0 +1,69 @@
+#include "comm/segment_exchange.h"
+
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace lockstep::comm {
+
+namespace {
+
+class ExchangeOver final : public SegmentExchange {
+  public:
+    explicit ExchangeOver(std::unique_ptr<Communicator> meeting) : meeting_(std::move(meeting)) {}
+
+    SharedSegment share(std::size_t bytes_per_rank) override {
+        const auto rank = static_cast<std::size_t>(index_of(meeting_->rank()));
+        const std::size_t bytes = bytes_per_rank * static_cast<std::size_t>(meeting_->size());
+        std::optional<SharedSegment> segment;
+        SharedSegment::Handle handle{};
+        agree("making a shared segment", [&] {
+            if (rank == 0) {
+                segment = SharedSegment::create(bytes);
+                handle = segment->handle();
+            }
+        });
+        const auto handles = meeting_->all_gather_bytes(std::as_bytes(std::span(&handle, 1)), "segment handle");
+        std::memcpy(&handle, handles.front().data(), sizeof(handle));
+        LOCKSTEP_CHECK_EQ(handle.bytes, bytes, "ranks ask for segments of different sizes");
+        // The first rank keeps the segment until this second agreement, so that nobody comes too late to open it.
+        agree("opening a shared segment", [&] {
+            if (rank != 0) {
+                segment = SharedSegment::open(handle);
+            }
+            segment->reserve(rank * bytes_per_rank, bytes_per_rank);
+        });
+        return *std::move(segment);
+    }
+
+  private:
+    /// Does `work` on every rank; all of them throw if one does.
+    void agree(std::string_view name, const std::function<void()>& work) {
+        std::string problem;
+        try {
+            work();
+        } catch (const base::Error& error) {
+            problem = error.what();
+        }
+        for (const auto& theirs : meeting_->all_gather_bytes(std::as_bytes(std::span(problem)), name)) {
+            if (!theirs.empty()) {
+                throw base::Error(std::string(reinterpret_cast<const char*>(theirs.data()), theirs.size()));
+            }
+        }
+    }
+
+    std::unique_ptr<Communicator> meeting_;
+};
+
+}  // namespace
+
+std::unique_ptr<SegmentExchange> exchange_over(std::unique_ptr<Communicator> meeting) {
+    return std::make_unique<ExchangeOver>(std::move(meeting));
+}
+
+}  // namespace lockstep::comm

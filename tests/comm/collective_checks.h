@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "comm/communicator.h"
+
+namespace lockstep::comm::tests {
+
+constexpr DataType all_types[] = {DataType::f32, DataType::f64, DataType::f16, DataType::bf16,
+                                  DataType::i32, DataType::i64, DataType::u8};
+constexpr ReduceOp all_ops[] = {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max};
+
+/// Where the buffers of a check lie.
+enum class Memory {
+    any,     ///< wherever the program has its memory
+    shared,  ///< in memory of Communicator::allocate
+};
+
+/// Runs every collective on `count` elements, with every operation, root and cut into slices, against closed forms, and
+/// fails the test with the first wrong element. Values encode rank and index and are exact in their type, so that
+/// "equal" means equal bits. Collective; at most 8 ranks.
+void expect_closed_forms(Communicator& ranks, DataType type, std::size_t count, Memory memory);
+
+/// Sums that round: the bits of rank order, the same on all ranks, twice.
+void expect_rank_order(Communicator& ranks, DataType type, std::size_t count, Memory memory);
+
+/// all_gather_bytes of different lengths, and barriers that nobody leaves early.
+void expect_bytes_of_any_length(Communicator& ranks);
+
+bool same_on_all_ranks(Communicator& communicator, std::span<const std::byte> bytes);
+
+}  // namespace lockstep::comm::tests
