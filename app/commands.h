@@ -1,5 +1,8 @@
 #pragma once
 
+#include <string>
+#include <vector>
+
 namespace CLI {
 class App;
 }
@@ -18,5 +21,7 @@ void add_coco_eval_command(CLI::App& app);
 void add_predict_command(CLI::App& app);
 void add_export_command(CLI::App& app);
 void add_model_command(CLI::App& app);
+/// `command_line` is this program's own, to start ranks of it.
+void add_bench_command(CLI::App& app, const std::vector<std::string>& command_line);
 
 }  // namespace lockstep::app

@@ -25,6 +25,7 @@ int run(int argc, char** argv) {
     lockstep::app::add_predict_command(app);
     lockstep::app::add_export_command(app);
     lockstep::app::add_model_command(app);
+    lockstep::app::add_bench_command(app, {argv, argv + argc});
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
