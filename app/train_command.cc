@@ -75,6 +75,9 @@ int train(const TrainArguments& arguments) {
     const auto gradients = job.make("gradients", /*beside_compute=*/true);
     const auto batch_norm = job.make("batch norm");
     const auto control = job.make("control");
+    if (comm::index_of(control->rank()) == 0) {
+        base::log_info(str("ranks talk over: ", job.describe()));
+    }
     const trainer::RunStart start = agree_on_start(arguments, *control);
     trainer::Trainer trainer(recipe, start, {*gradients, *batch_norm, *control}, job.machines());
     if (trainer.run() == trainer::Outcome::stopped_at_checkpoint) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "base/resources.h"
 #include "comm/mpi.h"
 #include "comm/mpi_check.h"
+#include "comm/reduce.h"
 
 namespace lockstep::bench {
 
@@ -46,10 +48,6 @@ MPI_Datatype mpi_type_of(DataType type) {
     }
 }
 
-bool is_sixteen_bit(DataType type) {
-    return type == DataType::f16 || type == DataType::bf16;
-}
-
 struct Contender {
     std::string name;
     std::shared_ptr<std::byte> memory;
@@ -58,21 +56,23 @@ struct Contender {
     bool is_verified = true;
 };
 
-/// Small whole numbers, so that sums over a thousand ranks are exact in every wide type.
-double value_at(std::int32_t rank, std::size_t i) {
-    return static_cast<double>((i * 7 + static_cast<std::size_t>(rank) * 3) % 13);
+/// Whole numbers below a modulus that keeps their sum over the ranks exact in the type.
+double value_at(DataType type, std::int32_t ranks, std::int32_t rank, std::size_t i) {
+    const double most = type == DataType::bf16 || type == DataType::u8 ? 255 : type == DataType::f16 ? 2047 : 1e6;
+    const auto modulus = static_cast<std::size_t>(std::clamp(most / ranks + 1, 1.0, 13.0));
+    return static_cast<double>((i * 7 + static_cast<std::size_t>(rank) * 3) % modulus);
 }
 
-template <typename T>
-void fill(const Buffer& buffer, const std::function<double(std::size_t)>& value) {
+template <typename T, typename Value>
+void fill(const Buffer& buffer, Value value) {
     auto* const values = static_cast<T*>(buffer.data);
     for (std::size_t i = 0; i < buffer.count; ++i) {
         values[i] = static_cast<T>(value(i));
     }
 }
 
-template <typename T>
-std::int64_t differences(const Buffer& buffer, const std::function<double(std::size_t)>& expected) {
+template <typename T, typename Value>
+std::int64_t differences(const Buffer& buffer, Value expected) {
     std::int64_t wrong = 0;
     const auto* const values = static_cast<const T*>(buffer.data);
     for (std::size_t i = 0; i < buffer.count; ++i) {
@@ -81,20 +81,37 @@ std::int64_t differences(const Buffer& buffer, const std::function<double(std::s
     return wrong;
 }
 
+struct Half {
+    std::uint16_t bits;
+    explicit Half(double value) : bits(comm::float_to_f16(static_cast<float>(value))) {}
+    bool operator==(const Half&) const = default;
+};
+
+struct Bfloat {
+    std::uint16_t bits;
+    explicit Bfloat(double value) : bits(comm::float_to_bf16(static_cast<float>(value))) {}
+    bool operator==(const Bfloat&) const = default;
+};
+
 template <typename Visit>
 auto with_type(DataType type, Visit visit) {
     switch (type) {
+        case DataType::f32:
+            return visit.template operator()<float>();
         case DataType::f64:
             return visit.template operator()<double>();
+        case DataType::f16:
+            return visit.template operator()<Half>();
+        case DataType::bf16:
+            return visit.template operator()<Bfloat>();
         case DataType::i32:
             return visit.template operator()<std::int32_t>();
         case DataType::i64:
             return visit.template operator()<std::int64_t>();
         case DataType::u8:
             return visit.template operator()<std::uint8_t>();
-        default:
-            return visit.template operator()<float>();
     }
+    LOCKSTEP_CHECK(false, "data type ", static_cast<int>(type));
 }
 
 class Bench {
@@ -124,24 +141,22 @@ class Bench {
   private:
     std::vector<CollectiveRow> time_size(OperationKind operation, DataType type, std::size_t count) {
         std::vector<Contender> contenders = contenders_for(operation, type, count);
-        std::vector<std::int64_t> wrong;
-        std::vector<std::size_t> repetitions;
-        std::vector<std::vector<double>> times(contenders.size());
+        std::vector<std::optional<std::int64_t>> wrong;
+        double slowest_one = 1e-9;
         for (Contender& contender : contenders) {
             const Buffer buffer{contender.memory.get(), count, type};
-            wrong.push_back(contender.is_verified ? verify(contender, operation, buffer) : 0);
+            wrong.push_back(contender.is_verified ? std::optional(verify(contender, operation, buffer)) : std::nullopt);
             // The first call warms up; the second says how many fit into the time.
             static_cast<void>(time_once(contender, buffer));
-            const double one = std::max(slowest(time_once(contender, buffer)), 1e-9) * batch_of(buffer);
-            repetitions.push_back(
-                std::clamp<std::size_t>(static_cast<std::size_t>(plan_.seconds_per_size / one), 5, 2000));
+            slowest_one =
+                std::max(slowest_one, slowest(time_once(contender, buffer)) * static_cast<double>(batch_of(buffer)));
         }
-        const std::size_t rounds = std::ranges::max(repetitions);
+        const auto rounds = static_cast<std::size_t>(std::clamp(plan_.seconds_per_size / slowest_one, 5.0, 2000.0));
+        std::vector<std::vector<double>> times(contenders.size());
         for (std::size_t round = 0; round < rounds; ++round) {
-            for (std::size_t i = 0; i < contenders.size(); ++i) {
-                if (round < repetitions[i]) {
-                    times[i].push_back(time_once(contenders[i], {contenders[i].memory.get(), count, type}));
-                }
+            for (std::size_t turn = 0; turn < contenders.size(); ++turn) {
+                const std::size_t i = (round + turn) % contenders.size();
+                times[i].push_back(time_once(contenders[i], {contenders[i].memory.get(), count, type}));
             }
         }
         std::vector<CollectiveRow> rows;
@@ -152,19 +167,21 @@ class Bench {
     }
 
     CollectiveRow row_of(const Contender& contender, OperationKind operation, DataType type, std::size_t count,
-                         std::vector<double>& times, std::int64_t wrong) {
+                         std::vector<double>& times, std::optional<std::int64_t> wrong) {
         if (contender.only_first_rank && composed_->rank() != Rank{0}) {
             std::ranges::fill(times, 0.0);
         }
         composed_->all_reduce(Buffer::of(std::span(times)), ReduceOp::max, "times");
-        composed_->all_reduce(Buffer::of(std::span(&wrong, 1)), ReduceOp::sum, "wrong elements");
+        if (wrong) {
+            composed_->all_reduce(Buffer::of(std::span(&*wrong, 1)), ReduceOp::sum, "wrong elements");
+        }
         std::ranges::sort(times);
-        const auto at = [&](double part) {
-            return times[std::min(times.size() - 1,
-                                  static_cast<std::size_t>(part * static_cast<double>(times.size())))];
-        };
-        return {operation,     contender.name, type,     count * size_of(type), times.size(),
-                times.front(), at(0.5),        at(0.99), times.back(),          wrong};
+        const std::size_t middle = times.size() / 2;
+        const double median = times.size() % 2 == 1 ? times[middle] : (times[middle - 1] + times[middle]) / 2;
+        const double p99 = times[std::min(times.size() - 1, times.size() * 99 / 100)];
+        const Buffer buffer{nullptr, count, type};
+        return {operation,     contender.name, type, buffer.bytes(), times.size(), batch_of(buffer),
+                times.front(), median,         p99,  times.back(),   wrong};
     }
 
     std::vector<Contender> contenders_for(OperationKind operation, DataType type, std::size_t count) {
@@ -178,9 +195,9 @@ class Bench {
             add(is_one_node_ ? "shared" : "hierarchical", *composed_, true);
             add(is_one_node_ ? "staged" : "hierarchical staged", *composed_, false);
         }
-        add("mpi", *flat_, false);
-        if (plan_.with_mpi && comm::mpi_is_running() && !is_sixteen_bit(type) &&
-            operation == OperationKind::all_reduce) {
+        add(comm::mpi_is_running() ? "mpi" : "alone", *flat_, false);
+        const bool mpi_can = mpi_type_of(type) != MPI_DATATYPE_NULL && count <= std::numeric_limits<int>::max();
+        if (plan_.with_mpi && comm::mpi_is_running() && mpi_can && operation == OperationKind::all_reduce) {
             contenders.push_back({"peer:mpi", own_memory(bytes), [](const Buffer& buffer) {
                                       comm::check_mpi(
                                           MPI_Allreduce(MPI_IN_PLACE, buffer.data, static_cast<int>(buffer.count),
@@ -210,25 +227,22 @@ class Bench {
             case OperationKind::broadcast:
                 return ranks.broadcast(buffer, Rank{0}, "bench");
             default:
-                return ranks.barrier("bench");
+                LOCKSTEP_CHECK(false, "no bench of ", name_of(operation));
         }
     }
 
     /// Elements of this rank that are wrong after one operation.
     std::int64_t verify(const Contender& contender, OperationKind operation, const Buffer& buffer) {
-        if (is_sixteen_bit(buffer.type)) {
-            contender.run(buffer);  // exactness of 16-bit sums is the tests' business
-            return 0;
-        }
         const std::int32_t rank = index_of(composed_->rank());
         const std::int32_t size = composed_->size();
         return with_type(buffer.type, [&]<typename T>() {
-            fill<T>(buffer, [&](std::size_t i) { return value_at(rank, i); });
+            const auto value = [&](std::int32_t owner, std::size_t i) { return value_at(buffer.type, size, owner, i); };
+            fill<T>(buffer, [&](std::size_t i) { return value(rank, i); });
             contender.run(buffer);
             const auto sum = [&](std::size_t i) {
                 double total = 0;
                 for (std::int32_t peer = 0; peer < size; ++peer) {
-                    total += value_at(peer, i);
+                    total += value(peer, i);
                 }
                 return total;
             };
@@ -245,32 +259,30 @@ class Bench {
                         while (i >= comm::slice_of(buffer.count, size, Rank{owner}).end) {
                             ++owner;
                         }
-                        return value_at(owner, i);
+                        return value(owner, i);
                     });
                 case OperationKind::broadcast:
-                    return differences<T>(buffer, [&](std::size_t i) { return value_at(0, i); });
+                    return differences<T>(buffer, [&](std::size_t i) { return value(0, i); });
                 default:
-                    return std::int64_t{0};
+                    LOCKSTEP_CHECK(false, "no bench of ", name_of(operation));
             }
         });
     }
 
-    static double batch_of(const Buffer& buffer) {
-        return buffer.bytes() <= single_bytes ? static_cast<double>(batch_of_small) : 1.0;
-    }
+    static std::size_t batch_of(const Buffer& buffer) { return buffer.bytes() <= single_bytes ? batch_of_small : 1; }
 
     /// Seconds of one operation on this rank, from a common start.
     double time_once(const Contender& contender, const Buffer& buffer) {
         const bool takes_part = !contender.only_first_rank || composed_->rank() == Rank{0};
-        const double batch = batch_of(buffer);
+        const std::size_t batch = batch_of(buffer);
         composed_->barrier("start");
         const double start = base::monotonic_seconds();
         if (takes_part) {
-            for (double i = 0; i < batch; ++i) {
+            for (std::size_t i = 0; i < batch; ++i) {
                 contender.run(buffer);
             }
         }
-        return (base::monotonic_seconds() - start) / batch;
+        return (base::monotonic_seconds() - start) / static_cast<double>(batch);
     }
 
     double slowest(double seconds) {

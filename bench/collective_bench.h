@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,25 +16,29 @@ struct CollectivePlan {
     std::vector<comm::DataType> types = {comm::DataType::f32};
     std::vector<comm::OperationKind> operations = {comm::OperationKind::all_reduce};
     double seconds_per_size = 0.5;  ///< of timing, for each algorithm
-    bool with_mpi = true;           ///< MPI's own collectives as "peer:mpi"
+    bool with_mpi = false;          ///< MPI_Allreduce as "peer:mpi"
 };
 
 /// One line of the table. Times in seconds: of each repetition the slowest rank's.
 struct CollectiveRow {
     comm::OperationKind operation;
-    std::string algorithm;  ///< "shared", "staged", "mpi", "hierarchical", "peer:mpi", or "copy": a plain memcpy
+    std::string
+        algorithm;  ///< "shared", "staged", "hierarchical", "mpi", "alone", "peer:mpi", or "copy": memcpy on one rank
     comm::DataType type;
     std::size_t bytes;
     std::size_t repetitions;
+    std::size_t batch;  ///< operations that share one reading of the clock, back to back; a time is their mean
     double least, median, p99, most;
-    std::int64_t wrong;  ///< elements that differ from the closed form, over all ranks; checked before timing
+    /// Elements that differ from the closed form, over all ranks; checked before timing. None where nothing is checked.
+    std::optional<std::int64_t> wrong;
 
     double algorithm_bandwidth() const;              ///< bytes / median, in bytes a second
     double bus_bandwidth(std::int32_t ranks) const;  ///< the standard factor: 2(n-1)/n for an all-reduce, and so on
 };
 
 /// Times every algorithm that the job's shape has. For each size the algorithms take turns, repetition by repetition,
-/// so that what else the machine does meets all of them. Collective; rows are complete on the first rank.
+/// in turning order, so that what else the machine does, and what is left in the caches, meets all of them. Collective;
+/// rows are complete on the first rank.
 std::vector<CollectiveRow> bench_collectives(const CollectivePlan& plan, const comm::JobCommunicators& job);
 
 }  // namespace lockstep::bench

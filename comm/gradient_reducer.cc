@@ -148,12 +148,13 @@ struct GradientReducer::State {
     std::vector<ReducedParameter> parameters;
     FlatLayout layout;
     FlatTensors gradients;
-    std::vector<at::Tensor> views;           ///< by parameter
-    std::vector<std::size_t> bucket_of;      ///< by parameter
-    std::vector<std::size_t> parameters_in;  ///< by bucket
+    std::vector<at::Tensor> views;                      ///< by parameter
+    std::vector<std::optional<std::size_t>> bucket_of;  ///< by parameter; an empty tensor is in none
+    std::vector<std::size_t> parameters_in;             ///< by bucket
 
     bool leaves_during_backward = false;  ///< the last micro-step is under way
     std::vector<std::size_t> missing;     ///< by bucket: parameters whose gradient is not complete
+    std::vector<bool> has_arrived;        ///< by parameter
     bool is_complete = false;             ///< the last micro-step was sent backward
     std::vector<at::Tensor> denominators;
     std::vector<at::Tensor> parts;
@@ -169,15 +170,22 @@ struct GradientReducer::State {
         for (std::size_t i = 0; i < parameters.size(); ++i) {
             views.push_back(gradients.view(i, parameters[i].tensor));
             parameters[i].tensor.mutable_grad() = views[i];
-            bucket_of.push_back(bucket_with(layout.entries()[i]));
-            ++parameters_in[bucket_of[i]];
-            torch::autograd::impl::set_post_acc_grad_hooks(
-                parameters[i].tensor, std::make_unique<AfterAccumulation>([this, i] { gradient_arrived(i); }));
+            if (layout.entries()[i].count == 0) {
+                bucket_of.emplace_back();
+                continue;
+            }
+            bucket_of.emplace_back(bucket_with(layout.entries()[i]));
+            ++parameters_in[*bucket_of[i]];
         }
         thread.emplace(layout.buckets().size(), [this](std::size_t bucket) {
             communicator.all_reduce(gradients.buffer(layout.buckets()[bucket]), ReduceOp::sum,
                                     base::str("bucket ", bucket));
         });
+        // Last, since they hold `this`: nothing may throw any more.
+        for (std::size_t i = 0; i < parameters.size(); ++i) {
+            torch::autograd::impl::set_post_acc_grad_hooks(
+                parameters[i].tensor, std::make_unique<AfterAccumulation>([this, i] { gradient_arrived(i); }));
+        }
     }
 
     ~State() {
@@ -198,6 +206,7 @@ struct GradientReducer::State {
 
     void begin_last_backward() {
         missing = parameters_in;
+        has_arrived.assign(parameters.size(), false);
         leaves_during_backward = true;
     }
 
@@ -206,11 +215,11 @@ struct GradientReducer::State {
         if (!leaves_during_backward) {
             return;
         }
+        LOCKSTEP_CHECK(!has_arrived[parameter], parameters[parameter].name, " heard twice in one backward pass");
+        has_arrived[parameter] = true;
         take_back_gradient(parameter);
-        std::size_t& left = missing[bucket_of[parameter]];
-        LOCKSTEP_CHECK_NE(left, std::size_t{0}, parameters[parameter].name, " heard twice in one backward pass");
-        if (--left == 0) {
-            thread->complete(bucket_of[parameter]);
+        if (const auto bucket = bucket_of[parameter]; bucket && --missing[*bucket] == 0) {
+            thread->complete(*bucket);
         }
     }
 

@@ -1,5 +1,6 @@
 #include "comm/job_communicators.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <set>
@@ -42,16 +43,29 @@ std::vector<std::string> hosts_of(const Topology& topology) {
     return hosts;
 }
 
-/// Whether the ranks of this node are more than the CPUs that they may use. Collective over the node.
-bool is_crowded(Communicator& node) {
+/// Whether some machine has more ranks than cores that they may use. Collective.
+bool is_any_machine_crowded(Communicator& world, const Topology& machines) {
     const std::vector<std::int32_t> mine = base::allowed_cpus();
-    std::set<std::int32_t> cpus;
-    for (const auto& bytes : node.all_gather_bytes(std::as_bytes(std::span(mine)), "CPUs")) {
-        std::vector<std::int32_t> theirs(bytes.size() / sizeof(std::int32_t));
-        std::memcpy(theirs.data(), bytes.data(), theirs.size() * sizeof(std::int32_t));
-        cpus.insert(theirs.begin(), theirs.end());
+    const auto cpus_of_rank = world.all_gather_bytes(std::as_bytes(std::span(mine)), "CPUs");
+    std::vector<std::int32_t> cores(static_cast<std::size_t>(world.size()));
+    cores[static_cast<std::size_t>(index_of(world.rank()))] = static_cast<std::int32_t>(base::usable_cores());
+    world.all_gather(Buffer::of(std::span(cores)), "cores");
+    for (std::int32_t machine = 0; machine < machines.nodes(); ++machine) {
+        std::set<std::int32_t> cpus;
+        std::size_t quota = 0;  // each rank's control group may let it use so many cores; ranks may share one group
+        for (const Rank rank : machines.ranks_of_node(machine)) {
+            const auto& bytes = cpus_of_rank[static_cast<std::size_t>(index_of(rank))];
+            std::vector<std::int32_t> theirs(bytes.size() / sizeof(std::int32_t));
+            std::memcpy(theirs.data(), bytes.data(), theirs.size() * sizeof(std::int32_t));
+            cpus.insert(theirs.begin(), theirs.end());
+            const auto own = static_cast<std::size_t>(cores[static_cast<std::size_t>(index_of(rank))]);
+            quota = std::max(quota, own < theirs.size() ? own : cpus.size());
+        }
+        if (machines.ranks_of_node(machine).size() > std::min(cpus.size(), std::max<std::size_t>(quota, 1))) {
+            return true;
+        }
     }
-    return static_cast<std::size_t>(node.size()) > cpus.size();
+    return false;
 }
 
 }  // namespace
@@ -92,6 +106,7 @@ struct JobCommunicators::State {
     Rank rank{0};
     Topology machines;
     Topology topology;
+    bool is_crowded;
 
     bool shares_memory() const { return topology.nodes() < topology.ranks(); }
 
@@ -99,9 +114,8 @@ struct JobCommunicators::State {
         const std::vector<Rank>& members = topology.ranks_of_node(topology.node_of(rank));
         auto meeting = make_mpi_communicator(purpose, shape.timeout, members);
         CommunicatorIdentity identity = meeting->identity();
-        const bool crowded = is_crowded(*meeting);
         const Patience patience = beside_compute ? Patience::beside_compute()
-                                  : crowded      ? Patience::for_crowded_cores()
+                                  : is_crowded   ? Patience::for_crowded_cores()
                                                  : Patience{};
         return make_shared_memory_communicator(std::move(identity), exchange_over(std::move(meeting)), patience);
     }
@@ -112,7 +126,9 @@ struct JobCommunicators::State {
         const std::int32_t local = topology.local_rank_of(rank);
         const bool has_lane = local < lanes_of(topology);
         const std::vector<Rank> members = has_lane ? ranks_of_lane(topology, local) : std::vector{rank};
-        auto communicator = make_mpi_communicator(purpose, shape.timeout, members);
+        // A rank that waits inside its node for one that hangs must be the first to speak, and not be blamed itself.
+        constexpr std::chrono::seconds longer{3};
+        auto communicator = make_mpi_communicator(purpose, shape.timeout + longer, members);
         return has_lane ? std::move(communicator) : nullptr;
     }
 };
@@ -121,13 +137,15 @@ JobCommunicators::JobCommunicators(JobShape shape) {
     if (!mpi_is_running()) {
         Topology alone({0}, {base::host_name()});
         Topology seen = shaped(alone, shape.topology);
-        state_ = std::make_unique<State>(State{std::move(shape), Rank{0}, std::move(alone), std::move(seen)});
+        state_ = std::make_unique<State>(State{std::move(shape), Rank{0}, std::move(alone), std::move(seen), false});
         return;
     }
     const auto world = make_mpi_communicator("start", shape.timeout);
     Topology machines = detect_topology(*world);
     Topology seen = shaped(machines, shape.topology);
-    state_ = std::make_unique<State>(State{std::move(shape), world->rank(), std::move(machines), std::move(seen)});
+    const bool crowded = is_any_machine_crowded(*world, machines);
+    state_ =
+        std::make_unique<State>(State{std::move(shape), world->rank(), std::move(machines), std::move(seen), crowded});
 }
 
 JobCommunicators::~JobCommunicators() = default;

@@ -39,7 +39,7 @@ class JobCommunicators {
     std::string describe() const;
 
     /// Collective over all ranks. `beside_compute`: the thread that calls it waits while another one of the rank
-    /// computes, so that waiting must not take the core.
+    /// computes, so that waiting in shared memory must not take the core.
     std::unique_ptr<Communicator> make(std::string purpose, bool beside_compute = false) const;
 
   private:

@@ -1,6 +1,7 @@
 #include "comm/segment_exchange.h"
 
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <optional>
 #include <string>
@@ -24,15 +25,16 @@ class ExchangeOver final : public SegmentExchange {
         SharedSegment::Handle handle{};
         agree("making a shared segment", [&] {
             if (rank == 0) {
+                require_memory_for(bytes);
                 segment = SharedSegment::create(bytes);
                 handle = segment->handle();
             }
         });
         const auto handles = meeting_->all_gather_bytes(std::as_bytes(std::span(&handle, 1)), "segment handle");
         std::memcpy(&handle, handles.front().data(), sizeof(handle));
-        LOCKSTEP_CHECK_EQ(handle.bytes, bytes, "ranks ask for segments of different sizes");
         // The first rank keeps the segment until this second agreement, so that nobody comes too late to open it.
         agree("opening a shared segment", [&] {
+            LOCKSTEP_CHECK_EQ(handle.bytes, bytes, "ranks ask for segments of different sizes");
             if (rank != 0) {
                 segment = SharedSegment::open(handle);
             }
@@ -47,7 +49,7 @@ class ExchangeOver final : public SegmentExchange {
         std::string problem;
         try {
             work();
-        } catch (const base::Error& error) {
+        } catch (const std::exception& error) {
             problem = error.what();
         }
         for (const auto& theirs : meeting_->all_gather_bytes(std::as_bytes(std::span(problem)), name)) {

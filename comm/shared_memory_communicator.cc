@@ -79,6 +79,13 @@ void futex_wait_a_while(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
     syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT, seen, &limit, nullptr, 0);
 }
 
+/// memcpy, which must not be given the null pointer of an empty buffer.
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t count) {
+    if (count != 0) {
+        std::memcpy(to, from, count);
+    }
+}
+
 void relax() {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -97,6 +104,8 @@ class SharedMemoryCommunicator final : public Communicator {
           size_(this->identity().members.size()),
           patience_(patience),
           control_(exchange_->share(sizeof(Mailbox))) {
+        LOCKSTEP_CHECK_LE(size_, staging_bytes / line_bytes, "a reduce-scatter needs a cell for each rank");
+        LOCKSTEP_CHECK_EQ(control_.bytes().size(), size_ * sizeof(Mailbox), "the exchange has other ranks");
         mine().process.store(getpid());
     }
 
@@ -157,7 +166,7 @@ class SharedMemoryCommunicator final : public Communicator {
             reduce_in_order(sources, parts[rank_], count, buffer.type, op);
             for (std::size_t peer = 0; peer < size_; ++peer) {
                 if (peer != rank_) {
-                    std::memcpy(parts[peer], parts[rank_], count * width);
+                    copy_bytes(parts[peer], parts[rank_], count * width);
                 }
             }
             begin += count;
@@ -175,8 +184,8 @@ class SharedMemoryCommunicator final : public Communicator {
         pass();
         for (std::size_t peer = 0; peer < size_; ++peer) {
             const Slice slice = slice_of(count, size(), Rank{static_cast<std::int32_t>(peer)});
-            std::memcpy(chunk + slice.begin * width, staging(peer, turn).data() + slice.begin * width,
-                        slice.count() * width);
+            copy_bytes(chunk + slice.begin * width, staging(peer, turn).data() + slice.begin * width,
+                       slice.count() * width);
         }
     }
 
@@ -203,7 +212,7 @@ class SharedMemoryCommunicator final : public Communicator {
             const Bytes mine = staging(rank_, turn);
             for (std::size_t peer = 0; peer < size_; ++peer) {
                 const Slice part = piece_of(slices[peer], done, piece);
-                std::memcpy(mine.data() + peer * cell, data + part.begin * width, part.count() * width);
+                copy_bytes(mine.data() + peer * cell, data + part.begin * width, part.count() * width);
             }
             pass();
             const Slice part = piece_of(own, done, piece);
@@ -219,7 +228,7 @@ class SharedMemoryCommunicator final : public Communicator {
             for (std::size_t distance = 1; distance < size_; ++distance) {
                 const std::size_t peer = (rank_ + distance) % size_;
                 const Slice slice = slices[peer];
-                std::memcpy(data + slice.begin * width, place(call, peer) + slice.begin * width, slice.count() * width);
+                copy_bytes(data + slice.begin * width, place(call, peer) + slice.begin * width, slice.count() * width);
             }
             pass();
             return;
@@ -244,7 +253,7 @@ class SharedMemoryCommunicator final : public Communicator {
             for (std::size_t peer = 0; peer < size_; ++peer) {
                 if (peer != rank_) {
                     const Bytes piece = piece_of_part(parts[peer], done);
-                    std::memcpy(piece.data(), staging(peer, turn).data(), piece.size());
+                    copy_bytes(piece.data(), staging(peer, turn).data(), piece.size());
                 }
             }
         }
@@ -256,7 +265,7 @@ class SharedMemoryCommunicator final : public Communicator {
         call.root = index_of(root);
         if (open(call)) {
             if (rank_ != source) {
-                std::memcpy(buffer.data, place(call, source), buffer.bytes());
+                copy_bytes(static_cast<std::byte*>(buffer.data), place(call, source), buffer.bytes());
             }
             pass();
             return;
@@ -266,7 +275,7 @@ class SharedMemoryCommunicator final : public Communicator {
             const std::size_t turn = rank_ == source ? stage(bytes) : next_turn();
             pass();
             if (rank_ != source) {
-                std::memcpy(bytes.data(), staging(source, turn).data(), bytes.size());
+                copy_bytes(bytes.data(), staging(source, turn).data(), bytes.size());
             }
         });
     }
@@ -338,7 +347,7 @@ class SharedMemoryCommunicator final : public Communicator {
 
     std::size_t stage(Bytes bytes) {
         const std::size_t turn = next_turn();
-        std::memcpy(staging(rank_, turn).data(), bytes.data(), bytes.size());
+        copy_bytes(staging(rank_, turn).data(), bytes.data(), bytes.size());
         return turn;
     }
 
@@ -410,7 +419,7 @@ class SharedMemoryCommunicator final : public Communicator {
         }
         Mailbox& theirs = mailbox(peer);
         while (!has_arrived(peer)) {
-            look_for_failures();
+            look_for_failures(peer);
             theirs.sleepers.fetch_add(1);
             const std::uint32_t seen = theirs.phase.load();
             if (static_cast<std::int32_t>(seen - phase_) < 0 && theirs.has_failed.load() == 0) {
@@ -420,21 +429,25 @@ class SharedMemoryCommunicator final : public Communicator {
         }
     }
 
-    /// Throws when a peer has failed or gone, or the deadline has passed.
-    void look_for_failures() {
+    /// Throws when a peer has failed or gone, or the deadline has passed, unless `awaited` has arrived meanwhile: what
+    /// is complete must not fail.
+    void look_for_failures(std::size_t awaited) {
         for (std::size_t peer = 0; peer < size_; ++peer) {
-            if (mailbox(peer).has_failed.load() != 0) {
-                give_up(base::str(describe(), ": ", name_of_peer(peer), " gave up: ", mailbox(peer).failure.data()));
-            }
+            std::string cause;
             const auto process = static_cast<pid_t>(mailbox(peer).process.load());
-            if (process != 0 && kill(process, 0) != 0 && errno == ESRCH) {
-                give_up(base::str(describe(), ": ", name_of_peer(peer), " (process ", process, ") is gone"));
+            if (mailbox(peer).has_failed.load() != 0) {
+                cause = base::str(" gave up: ", mailbox(peer).failure.data());
+            } else if (process != 0 && kill(process, 0) != 0 && errno == ESRCH) {
+                cause = base::str(" (process ", process, ") is gone");
+            }
+            if (!cause.empty() && !has_arrived(awaited)) {
+                give_up(base::str(describe(), ": ", name_of_peer(peer), cause));
             }
         }
-        if (Clock::now() > operation().deadline) {
+        if (Clock::now() > operation().deadline && !has_arrived(awaited)) {
             std::vector<Rank> behind;
             for (std::size_t peer = 0; peer < size_; ++peer) {
-                if (!has_arrived(peer)) {
+                if (peer == awaited || !has_arrived(peer)) {
                     behind.push_back(Rank{static_cast<std::int32_t>(peer)});
                 }
             }

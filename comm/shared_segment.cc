@@ -95,18 +95,21 @@ SharedSegment::Handle SharedSegment::handle() const {
     return {getpid(), *descriptor_, inode_of(*descriptor_), bytes_};
 }
 
-void SharedSegment::reserve(std::size_t begin, std::size_t bytes) const {
-    LOCKSTEP_CHECK(begin + bytes <= bytes_, begin, " + ", bytes, " of ", bytes_);
-    if (bytes == 0) {
-        return;
-    }
-    // The kernel would rather kill a process than refuse, so the room is looked at before.
+void require_memory_for(std::size_t bytes) {
     const std::uint64_t available = base::available_memory_bytes();
     if (available != 0 && bytes > available) {
         throw base::Error(base::str(base::process_name(), ": there is no memory for ", size_text(bytes),
                                     " of a shared segment: ", size_text(available),
                                     " are left. Run fewer ranks on this node, or a smaller model."));
     }
+}
+
+void SharedSegment::reserve(std::size_t begin, std::size_t bytes) const {
+    LOCKSTEP_CHECK(begin + bytes <= bytes_, begin, " + ", bytes, " of ", bytes_);
+    if (bytes == 0) {
+        return;
+    }
+    require_memory_for(bytes);
     int code = 0;
     do {
         code = fallocate(*descriptor_, 0, static_cast<off_t>(begin), static_cast<off_t>(bytes)) == 0 ? 0 : errno;

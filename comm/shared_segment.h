@@ -42,4 +42,7 @@ class SharedSegment {
     std::shared_ptr<std::byte> mapping_;
 };
 
+/// Throws base::Error when less is left on this machine: the kernel would rather kill a process than refuse.
+void require_memory_for(std::size_t bytes);
+
 }  // namespace lockstep::comm

@@ -16,6 +16,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <string>
@@ -23,11 +24,16 @@
 #include <vector>
 
 #include "base/error.h"
-#include "comm/mpi.h"
+#include "comm/job_communicators.h"
 #include "tests/comm/mpi_test_main.h"
 
 namespace lockstep::comm {
 namespace {
+
+/// As a training has them: in shared memory, since all ranks are on one machine.
+std::unique_ptr<Communicator> make_ranks() {
+    return JobCommunicators({.topology = "auto", .timeout = tests::test_timeout}).make("test", /*beside_compute=*/true);
+}
 
 /// Fixed, irregular values.
 at::Tensor wave(at::IntArrayRef shape, double phase, at::ScalarType type) {
@@ -152,7 +158,7 @@ struct Case {
 
 class Reducer : public testing::TestWithParam<Case> {
   protected:
-    std::unique_ptr<Communicator> ranks = tests::make_test_communicator();
+    std::unique_ptr<Communicator> ranks = make_ranks();
 };
 
 TEST_P(Reducer, EqualsOnePassOverAllSamples) {
@@ -185,7 +191,7 @@ INSTANTIATE_TEST_SUITE_P(Batches, Reducer,
                                          Case{1, 1, 1e-6, at::kDouble}, Case{8, 2, 25, at::kFloat}));
 
 TEST(GradientReducer, ARankWithoutGraphContributesNothing) {
-    const auto ranks = tests::make_test_communicator();
+    const auto ranks = make_ranks();
     const TwoHeads model(at::kDouble);
     GradientReducer reducer(*ranks, model.parameters(), 25);
     const at::Tensor images = some_images(3, at::kDouble);
@@ -222,7 +228,7 @@ TEST(GradientReducer, GradientsAreViewsWithTheParametersStrides) {
 }
 
 TEST(GradientReducer, TakesBackGradientsThatWereReplacedOrDropped) {
-    const auto ranks = tests::make_test_communicator();
+    const auto ranks = make_ranks();
     const TwoHeads model(at::kDouble);
     GradientReducer reducer(*ranks, model.parameters(), 25);
     const at::Tensor images = some_images(4, at::kDouble);
@@ -240,7 +246,7 @@ TEST(GradientReducer, TakesBackGradientsThatWereReplacedOrDropped) {
 }
 
 TEST(GradientReducer, SinglePrecisionPartsAreSummedInDoublePrecision) {
-    const auto ranks = tests::make_test_communicator();
+    const auto ranks = make_ranks();
     const at::Tensor weight = trainable(at::full({1}, 1.0, at::kFloat));
     GradientReducer reducer(*ranks, {{"weight", weight, 0}}, 25);
     const int micro_steps = 3;
@@ -293,11 +299,13 @@ class Recorder final : public Communicator {
 
     std::vector<std::string> names;
     std::string fails_at;
+    std::atomic<int> reductions = 0;
 
   private:
     void do_all_reduce(const Buffer&, ReduceOp) override {
         std::this_thread::sleep_for(delay_);
         names.push_back(operation().name);
+        ++reductions;
         if (operation().name == fails_at) {
             throw base::Error("the link is down");
         }
@@ -340,6 +348,27 @@ TEST(GradientReducer, BucketsLeaveInTheOrderOfThePlanWhateverIsReadyFirst) {
         reducer.finish();
         EXPECT_EQ(recorder.names, bucket_names(reducer));
     }
+}
+
+/// The first layer's gradient comes last. Its hook waits until the other layers' buckets have been reduced: a reducer
+/// that begins after the backward pass never gets there.
+TEST(GradientReducer, BucketsLeaveDuringTheBackwardPass) {
+    Recorder recorder;
+    const TwoHeads model(at::kDouble);
+    std::vector<ReducedParameter> parameters = model.parameters();
+    parameters.pop_back();  // the unused one is complete only when the pass has ended, and is first in the plan
+    GradientReducer reducer(recorder, parameters, 1e-5);
+    bool has_left = false;
+    parameters[0].tensor.register_hook([&](const at::Tensor& gradient) {
+        for (int i = 0; i < 3000 && !has_left; ++i) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+            has_left = recorder.reductions >= 1;
+        }
+        return gradient;
+    });
+    reducer.backward(model.losses(some_images(2, at::kDouble)), true);
+    reducer.finish();
+    EXPECT_TRUE(has_left);
 }
 
 TEST(GradientReducer, InnerMicroStepsHaveNoTraffic) {

@@ -19,9 +19,15 @@ struct End {
 constexpr int limit_seconds = 60;
 constexpr int exit_code_of_timeout = 124;
 
-End run_job(int ranks, const std::string& mode) {
-    const std::string command = std::string(MPIRUN_SCRIPT) + " " + std::to_string(ranks) + " " +
-                                std::to_string(limit_seconds) + " " + FAILING_JOB + " " + mode + " 2>&1";
+struct Shape {
+    int ranks;
+    std::string topology;
+};
+
+End run_job(const Shape& shape, const std::string& mode) {
+    const std::string command = std::string(MPIRUN_SCRIPT) + " " + std::to_string(shape.ranks) + " " +
+                                std::to_string(limit_seconds) + " " + FAILING_JOB + " " + mode + " " + shape.topology +
+                                " 2>&1";
     const auto start = std::chrono::steady_clock::now();
     FILE* pipe = popen(command.c_str(), "r");
     EXPECT_NE(pipe, nullptr) << command;
@@ -34,7 +40,7 @@ End run_job(int ranks, const std::string& mode) {
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, output, std::chrono::steady_clock::now() - start};
 }
 
-class JobEnd : public testing::TestWithParam<int> {
+class JobEnd : public testing::TestWithParam<Shape> {
   protected:
     /// Peers wait up to 100 s in these jobs, so an early end is the failing rank's doing.
     void expect_failed(const End& end, int exit_code) const {
@@ -70,8 +76,10 @@ TEST_P(JobEnd, AbortGivesItsCodeToTheLauncher) {
 TEST_P(JobEnd, ARankThatNeverCallsIsNamed) {
     const End end = run_job(GetParam(), "absent");
     expect_failed(end, 1);
-    EXPECT_TRUE(end.says("gradients: all_reduce (sum of f32) \"bucket 3\"")) << end.output;
-    EXPECT_TRUE(end.says("waiting for rank " + std::to_string(GetParam() - 1) + " on ")) << end.output;
+    EXPECT_TRUE(end.says("all_reduce (sum of f32) \"bucket 3\"") ||
+                end.says("reduce_scatter (sum of f32) \"bucket 3\""))
+        << end.output;
+    EXPECT_TRUE(end.says("waiting for rank " + std::to_string(GetParam().ranks - 1) + " on ")) << end.output;
 }
 
 TEST_P(JobEnd, AUsageErrorOnAllRanksExitsWithTwo) {
@@ -85,6 +93,17 @@ TEST_P(JobEnd, ACodeThatAllRanksReturnReachesTheLauncher) {
     expect_failed(end, 75);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, JobEnd, testing::Values(2, 3));
+TEST_P(JobEnd, AKilledRankEndsAll) {
+    const End end = run_job(GetParam(), "killed");
+    EXPECT_NE(end.exit_code, 0) << end.output;
+    EXPECT_NE(end.exit_code, exit_code_of_timeout) << end.output;
+    EXPECT_FALSE(end.says("reached the end")) << end.output;
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, JobEnd,
+                         testing::Values(Shape{2, "flat"}, Shape{3, "flat"}, Shape{3, "auto"}, Shape{4, "2x2"}),
+                         [](const auto& info) {
+                             return "Ranks" + std::to_string(info.param.ranks) + info.param.topology;
+                         });
 
 }  // namespace

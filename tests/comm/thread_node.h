@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "comm/shared_memory_communicator.h"
+#include "tests/comm/collective_checks.h"
 
 namespace lockstep::comm::tests {
 
@@ -20,6 +22,14 @@ constexpr bool is_sanitized = true;
 #else
 constexpr bool is_sanitized = false;
 #endif
+
+/// All types; one of each kind where a sanitizer makes everything ten times slower.
+inline std::vector<DataType> types_to_check() {
+    if (is_sanitized) {
+        return {DataType::f32, DataType::bf16, DataType::i64};
+    }
+    return {std::begin(all_types), std::end(all_types)};
+}
 
 /// Ranks as threads of one process: they share a segment by holding the same object, so that the thread sanitizer sees
 /// every access to it.
