@@ -32,7 +32,11 @@ class DetectionTask final : public Task {
   public:
     DetectionTask(const Recipe& recipe, std::int64_t classes, std::int64_t max_boxes)
         : network_(make_detector({recipe.model, classes, recipe.image_size}, static_cast<std::uint64_t>(recipe.seed))),
-          loss_({.classes = classes, .one_to_one_alpha = recipe.one_to_one_alpha}),
+          loss_({.classes = classes,
+                 .gains = {.box = recipe.box_gain,
+                           .classification = recipe.classification_gain,
+                           .distribution = recipe.distribution_gain},
+                 .one_to_one_alpha = recipe.one_to_one_alpha}),
           max_boxes_(max_boxes),
           type_(weight_type(recipe)),
           autocast_(recipe.precision == "bf16") {

@@ -61,6 +61,12 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
         "boxes of one training image that the loss has room for, more is an error; 0: as many as mosaic and mixup can "
         "bring together",
         Bounds{0, 100000}, Effect::none);
+    visit("box_gain", r.box_gain, "detection: weight of the CIoU loss", Bounds{0, 1000}, Effect::training);
+    visit("classification_gain", r.classification_gain,
+          "detection: weight of the classification loss; more where classes are hard to tell apart", Bounds{0, 1000},
+          Effect::training);
+    visit("distribution_gain", r.distribution_gain, "detection: weight of the distribution focal loss", Bounds{0, 1000},
+          Effect::training);
     visit("one_to_one_alpha", r.one_to_one_alpha,
           "detection: exponent of the score where the one-to-one head picks a box's anchor; above the published 0.5 it "
           "keeps to its choice, and learns sooner to leave out duplicates",
@@ -410,8 +416,14 @@ void check_recipe(const Recipe& recipe, std::int64_t ranks) {
         refuse("augmentation.closing_epochs = ", recipe.augmentation.closing_epochs,
                " turns mosaic and mixup off in all ", recipe.epochs, " epochs; give fewer, or set both to 0");
     }
-    if (!is_detector(recipe) && recipe.one_to_one_alpha != Recipe{}.one_to_one_alpha) {
-        refuse("one_to_one_alpha is for detectors");
+    for (const auto& [key, value, usual] :
+         {std::tuple{"box_gain", recipe.box_gain, Recipe{}.box_gain},
+          {"classification_gain", recipe.classification_gain, Recipe{}.classification_gain},
+          {"distribution_gain", recipe.distribution_gain, Recipe{}.distribution_gain},
+          {"one_to_one_alpha", recipe.one_to_one_alpha, Recipe{}.one_to_one_alpha}}) {
+        if (!is_detector(recipe) && value != usual) {
+            refuse(key, " is for detectors");
+        }
     }
     if (recipe.augmentation.crop_padding >= recipe.image_size) {
         refuse("augmentation.crop_padding = ", recipe.augmentation.crop_padding,

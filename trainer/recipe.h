@@ -28,6 +28,9 @@ struct Recipe {
     std::string batch_norm = "local";
     std::int64_t seed = 0;
     std::int64_t max_boxes = 0;
+    double box_gain = 7.5;
+    double classification_gain = 0.5;
+    double distribution_gain = 1.5;
     double one_to_one_alpha = 0.5;
     double label_smoothing = 0;
     std::string loss_reduction = "auto";

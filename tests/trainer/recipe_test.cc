@@ -85,6 +85,11 @@ TEST(Recipe, ContradictionsAreRefused) {
     expect_refused("batch = 10\naccumulate = 4\n" + minimal, {"batch", "accumulate"});
     expect_refused("model = \"resnet18\"\n[data]\ntrain = \"x\"\n", {"augmentation.mosaic", "boxes"});
     expect_refused("small_images = true\n" + minimal, {"small_images"});
+    for (const char* key : {"box_gain", "classification_gain", "distribution_gain", "one_to_one_alpha"}) {
+        const std::string classifier = "model = \"resnet18\"\n[data]\ntrain = \"x\"\n[augmentation]\nmosaic = 0\n";
+        expect_refused(base::str(key, " = 2\n", classifier), {key, "is for detectors"});
+        expect_refused(base::str(key, " = -1\n", minimal), {key});
+    }
     expect_refused("label_smoothing = 0.1\n" + minimal, {"label_smoothing"});
     expect_refused(minimal + "[ema]\nenabled = false\n", {"evaluation.weights", "live"});
     expect_refused("epochs = 3\n" + minimal + "[augmentation]\nclosing_epochs = 0\n", {"warmup_epochs"});
