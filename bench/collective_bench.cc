@@ -81,6 +81,18 @@ std::int64_t differences(const Buffer& buffer, Value expected) {
     return wrong;
 }
 
+/// Each rank's slice against what its owner brought: value(owner, element).
+template <typename T, typename Value>
+std::int64_t differences_of_slices(const Buffer& buffer, std::int32_t ranks, Value value) {
+    std::int64_t wrong = 0;
+    for (std::int32_t owner = 0; owner < ranks; ++owner) {
+        const comm::Slice slice = comm::slice_of(buffer.count, ranks, Rank{owner});
+        const Buffer part{static_cast<T*>(buffer.data) + slice.begin, slice.count(), buffer.type};
+        wrong += differences<T>(part, [&](std::size_t i) { return value(owner, slice.begin + i); });
+    }
+    return wrong;
+}
+
 struct Half {
     std::uint16_t bits;
     explicit Half(double value) : bits(comm::float_to_f16(static_cast<float>(value))) {}
@@ -254,13 +266,7 @@ class Bench {
                 case OperationKind::reduce_scatter:
                     return differences<T>(part, [&](std::size_t i) { return sum(own.begin + i); });
                 case OperationKind::all_gather:
-                    return differences<T>(buffer, [&](std::size_t i) {
-                        std::int32_t owner = 0;
-                        while (i >= comm::slice_of(buffer.count, size, Rank{owner}).end) {
-                            ++owner;
-                        }
-                        return value(owner, i);
-                    });
+                    return differences_of_slices<T>(buffer, size, value);
                 case OperationKind::broadcast:
                     return differences<T>(buffer, [&](std::size_t i) { return value(0, i); });
                 default:
@@ -300,9 +306,7 @@ class Bench {
     }
 
     static std::shared_ptr<std::byte> own_memory(std::size_t bytes) {
-        const auto memory = comm::make_single_communicator()->allocate(bytes, "bench");
-        std::memset(memory.get(), 0, bytes);
-        return memory;
+        return comm::make_single_communicator()->allocate(bytes, "bench");
     }
 
     const CollectivePlan& plan_;

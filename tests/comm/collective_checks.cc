@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/error.h"
 #include "base/random.h"
 #include "base/text.h"
 #include "comm/reduce.h"
@@ -158,6 +159,15 @@ std::vector<std::byte> rough_values(DataType type, std::int32_t rank, std::size_
 }
 
 }  // namespace
+
+std::string error_of(const std::function<void()>& call) {
+    try {
+        call();
+    } catch (const base::Error& error) {
+        return error.what();
+    }
+    return "no error";
+}
 
 bool same_on_all_ranks(Communicator& communicator, std::span<const std::byte> bytes) {
     const auto all = communicator.all_gather_bytes(bytes, "same_on_all_ranks");

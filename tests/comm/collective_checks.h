@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -29,6 +30,10 @@ void expect_rank_order(Communicator& ranks, DataType type, std::size_t count, Me
 /// all_gather_bytes of different lengths, and barriers that nobody leaves early.
 void expect_bytes_of_any_length(Communicator& ranks);
 
+/// The text of the base::Error that `call` throws, or "no error".
+std::string error_of(const std::function<void()>& call);
+
+/// Collective: whether every rank holds exactly the bytes of rank 0.
 bool same_on_all_ranks(Communicator& communicator, std::span<const std::byte> bytes);
 
 }  // namespace lockstep::comm::tests

@@ -21,6 +21,7 @@ namespace {
 
 using lockstep::tests::make_test_communicator;
 using tests::all_types;
+using tests::error_of;
 using tests::expect_bytes_of_any_length;
 using tests::expect_closed_forms;
 using tests::expect_rank_order;
@@ -186,15 +187,6 @@ TEST(Topology, OfOneMachineIsOneNode) {
     EXPECT_EQ(topology.nodes(), 1);
     EXPECT_EQ(topology.local_rank_of(ranks->rank()), index_of(ranks->rank()));
     EXPECT_FALSE(topology.host_of(Rank{0}).empty());
-}
-
-std::string error_of(const std::function<void()>& call) {
-    try {
-        call();
-    } catch (const base::Error& error) {
-        return error.what();
-    }
-    return "no error";
 }
 
 /// After a failure a late message may still come, so communicator.h wants the buffer kept until the job ends.

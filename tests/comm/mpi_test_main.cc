@@ -2,13 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <iostream>
 #include <thread>
 
 #include "base/error.h"
 #include "base/exit_code.h"
 #include "comm/mpi.h"
+#include "tests/comm/collective_checks.h"
 
 namespace lockstep::tests {
 
@@ -17,8 +17,7 @@ std::unique_ptr<comm::Communicator> make_test_communicator() {
 }
 
 bool same_on_all_ranks(comm::Communicator& communicator, std::span<const std::byte> bytes) {
-    const auto all = communicator.all_gather_bytes(bytes, "same_on_all_ranks");
-    return std::ranges::all_of(all, [&](const auto& theirs) { return theirs == all.front(); });
+    return comm::tests::same_on_all_ranks(communicator, bytes);
 }
 
 namespace {

@@ -18,6 +18,7 @@
 namespace lockstep::comm {
 namespace {
 
+using tests::error_of;
 using tests::is_sanitized;
 
 /// body(communicator of this rank), on a thread for each rank. In the job they are ranks 10, 11, ...
@@ -119,15 +120,6 @@ TEST_P(SharedMemory, RandomDelaysChangeNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, SharedMemory, testing::Values(1, 2, 3, 4, 5, 8));
-
-std::string error_of(const std::function<void()>& call) {
-    try {
-        call();
-    } catch (const base::Error& error) {
-        return error.what();
-    }
-    return "no error";
-}
 
 void expect_parts(const std::string& text, const std::vector<std::string>& parts) {
     for (const std::string& part : parts) {
