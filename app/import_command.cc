@@ -151,7 +151,12 @@ void add_composed(CLI::App& import) {
     command->add_option("--size", options.size, "Side of a scene, pixels")->capture_default_str();
     command->add_option("--smallest", options.smallest, "Least side of an article, pixels")->capture_default_str();
     command->add_option("--largest", options.largest, "Greatest side of an article, pixels")->capture_default_str();
-    command->add_option("--most-articles", options.most_articles, "A scene has 1 to this many")->capture_default_str();
+    command->add_option("--fewest-articles", options.fewest_articles, "Least number of articles that a scene is given")
+        ->capture_default_str();
+    command
+        ->add_option("--most-articles", options.most_articles,
+                     "Greatest number; those that find no free place are left out")
+        ->capture_default_str();
     command->add_option("--seed", options.seed, "Scenes are a pure function of this and their number")
         ->capture_default_str();
     command->add_flag("--tint", options.tint, "Colour the articles at random");

@@ -22,7 +22,8 @@ struct ComposedOptions {
     std::uint64_t images = 1000;
     std::uint32_t size = 320;                    ///< side of a scene, pixels
     std::uint32_t smallest = 36, largest = 112;  ///< side to which an article's square is scaled, pixels
-    std::uint32_t most_articles = 5;             ///< a scene has 1 to this many
+    std::uint32_t fewest_articles = 1;           ///< a scene is given this many to
+    std::uint32_t most_articles = 5;             ///< this many; those that find no free place are left out
     bool tint = false;                           ///< colour each article at random instead of leaving it gray
     bool raw = false;                            ///< store pixels instead of JPEG of quality 95
     std::vector<std::string> classes;            ///< none: "0", "1", ...

@@ -258,6 +258,20 @@ TEST_F(ImportComposedTest, RawScenesAreTheComposedPixels) {
     EXPECT_EQ(sample.boxes[0].x1, scene.boxes[0].x1);
 }
 
+TEST_F(ImportComposedTest, ScenesHaveAsManyArticlesAsFit) {
+    options.smallest = options.largest = 24;
+    options.fewest_articles = options.most_articles = 3;
+    for (std::uint64_t i = 0; i < 8; ++i) {
+        EXPECT_EQ(compose_scene(rectangles(), {Image::blank(200, 170)}, options, i).boxes.size(), 3u) << "scene " << i;
+    }
+    options.smallest = options.largest = 96;
+    for (std::uint64_t i = 0; i < 8; ++i) {
+        const std::size_t found = compose_scene(rectangles(), {Image::blank(200, 170)}, options, i).boxes.size();
+        EXPECT_GE(found, 1u) << "scene " << i;
+        EXPECT_LT(found, 3u) << "scene " << i;
+    }
+}
+
 TEST_F(ImportComposedTest, ContradictionsAndMissingPhotos) {
     const auto refused = [&](auto change) {
         ComposedOptions wrong = options;
@@ -270,6 +284,7 @@ TEST_F(ImportComposedTest, ContradictionsAndMissingPhotos) {
     refused([](ComposedOptions& o) { o.smallest = o.largest + 1; });
     refused([](ComposedOptions& o) { o.size = 0; });
     refused([](ComposedOptions& o) { o.most_articles = 0; });
+    refused([](ComposedOptions& o) { o.fewest_articles = o.most_articles + 1; });
     options.photos = {path("in")};
     EXPECT_TRUE(contains(error_of([&] { import_composed(options); }), "no .jpg or .png photo"));
     options.photos = {path("photos/readme.txt")};
