@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "trainer/models/depthwise7x7.h"
 #include "trainer/models/fused_batch_norm.h"
+#include "trainer/models/small_map_convolution.h"
 
 namespace lockstep::trainer {
 
@@ -64,6 +65,9 @@ at::Tensor Conv2d::forward(const at::Tensor& x) {
     if (can_use_depthwise7x7(x, weight) && stride == 1 && groups == x.size(1) && !bias.defined()) {
         return remember_shape(depthwise7x7(x, weight));
     }
+    if (!bias.defined() && can_use_small_map_convolution(x, weight, options_)) {
+        return remember_shape(small_map_convolution(x, weight, options_));
+    }
     return remember_shape(at::conv2d(x, weight, bias, stride, padding, /*dilation=*/1, groups));
 }
 
@@ -99,21 +103,32 @@ at::Tensor BatchNorm2d::forward(const at::Tensor& x, Activation activation) {
     if (x.is_meta()) {
         return remember_shape(x);
     }
-    // A rank may have no images in a data set's last batch: nothing to learn statistics from.
-    const bool batch_statistics = is_training() && mode_ == BatchNormMode::local && x.numel() > 0;
+    // A rank may have no images in a data set's last batch: nothing to learn statistics from, but from the others'.
+    const bool batch_statistics =
+        is_training() && (mode_ == BatchNormMode::sync || (mode_ == BatchNormMode::local && x.numel() > 0));
+    if (can_fuse_batch_norm(x, weight)) {
+        const Moments moments = batch_statistics
+                                    ? batch_moments(x, running_mean, running_var, options_.momentum, sum_over_ranks_)
+                                    : Moments{running_mean, running_var};
+        if (moments.cells > 0) {
+            num_batches_tracked.add_(1);
+        }
+        return remember_shape(
+            fused_batch_norm(x, weight, bias, moments, options_.epsilon, activation, sum_over_ranks_));
+    }
+    LOCKSTEP_CHECK(mode_ != BatchNormMode::sync, "synchronised statistics of ", x.scalar_type(), " on ", x.device());
     if (batch_statistics) {
         num_batches_tracked.add_(1);
-    }
-    if (can_fuse_batch_norm(x, weight)) {
-        return remember_shape(fused_batch_norm(x, weight, bias,
-                                               batch_statistics
-                                                   ? batch_moments(x, running_mean, running_var, options_.momentum)
-                                                   : Moments{running_mean, running_var},
-                                               options_.epsilon, batch_statistics, activation));
     }
     return remember_shape(activate(at::batch_norm(x, weight, bias, running_mean, running_var, batch_statistics,
                                                   options_.momentum, options_.epsilon, /*cudnn_enabled=*/true),
                                    activation));
+}
+
+void BatchNorm2d::set_mode(BatchNormMode mode, SumOverRanks sum) {
+    LOCKSTEP_CHECK((mode == BatchNormMode::sync) == static_cast<bool>(sum));
+    mode_ = mode;
+    sum_over_ranks_ = std::move(sum);
 }
 
 std::pair<at::Tensor, at::Tensor> BatchNorm2d::scale_and_shift() const {
@@ -128,6 +143,18 @@ void set_batch_norm_mode(torch::nn::Module& model, BatchNormMode mode) {
             batch_norm->set_mode(mode);
         }
     });
+}
+
+void synchronise_batch_norms(
+    torch::nn::Module& model,
+    const std::function<void(std::span<double>, const std::string& layer, BatchNormPass)>& sum) {
+    for (const auto& item : model.named_modules()) {
+        if (auto* batch_norm = dynamic_cast<BatchNorm2d*>(item.value().get())) {
+            batch_norm->set_mode(
+                BatchNormMode::sync,
+                [sum, layer = item.key()](std::span<double> values, BatchNormPass pass) { sum(values, layer, pass); });
+        }
+    }
 }
 
 ConvBN::ConvBN(std::int64_t in_channels, std::int64_t out_channels, ConvolutionOptions options, Activation activation)

@@ -3,12 +3,15 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "trainer/models/channel_kernels.h"
+#include "trainer/models/fused_batch_norm.h"
 
 namespace lockstep::trainer {
 
@@ -96,6 +99,7 @@ class Linear : public WeightedLayer {
 /// Which statistics a training pass normalises by. Evaluation always uses the running ones.
 enum class BatchNormMode {
     local,   ///< those of this rank's micro-batch, which also move the running ones
+    sync,    ///< those of all ranks' micro-batches, which also move the running ones
     frozen,  ///< the running ones, which stay; weight and bias still train
 };
 
@@ -109,7 +113,8 @@ class BatchNorm2d : public WeightedLayer {
     BatchNorm2d(std::int64_t channels, BatchNormOptions options);
     at::Tensor forward(const at::Tensor& x) override { return forward(x, Activation::none); }
     at::Tensor forward(const at::Tensor& x, Activation activation);
-    void set_mode(BatchNormMode mode) { mode_ = mode; }
+    /// `sum` is for BatchNormMode::sync alone.
+    void set_mode(BatchNormMode mode, SumOverRanks sum = {});
 
     /// Evaluation as y = scale * x + shift, per channel.
     std::pair<at::Tensor, at::Tensor> scale_and_shift() const;
@@ -123,10 +128,17 @@ class BatchNorm2d : public WeightedLayer {
   private:
     BatchNormOptions options_;
     BatchNormMode mode_ = BatchNormMode::local;
+    SumOverRanks sum_over_ranks_;
 };
 
 /// Applies to every batch norm in the tree.
 void set_batch_norm_mode(torch::nn::Module& model, BatchNormMode mode);
+
+/// Every batch norm in the tree normalises by the statistics of all ranks' micro-batches, added by `sum`, which also
+/// gets the layer's name. A rank without images then takes part with maps of no images.
+void synchronise_batch_norms(
+    torch::nn::Module& model,
+    const std::function<void(std::span<double>, const std::string& layer, BatchNormPass)>& sum);
 
 /// Convolution without bias, batch norm, activation: `conv`, `bn`.
 class ConvBN : public Layer {

@@ -4,15 +4,20 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <barrier>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "trainer/models/depthwise7x7.h"
 #include "trainer/models/fused_batch_norm.h"
 #include "trainer/models/layers.h"
 #include "trainer/models/loop_version.h"
+#include "trainer/models/small_map_convolution.h"
 
 namespace lockstep::trainer {
 namespace {
@@ -78,7 +83,7 @@ at::Tensor plain_batch_norm(const at::Tensor& x, const at::Tensor& weight, const
 at::Tensor fused_of_batch(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                           Activation activation) {
     at::Tensor running_mean = at::zeros_like(bias.detach()), running_var = at::ones_like(bias.detach());
-    return fused_batch_norm(x, weight, bias, batch_moments(x.detach(), running_mean, running_var, 0.1), epsilon, true,
+    return fused_batch_norm(x, weight, bias, batch_moments(x.detach(), running_mean, running_var, 0.1), epsilon,
                             activation);
 }
 
@@ -134,7 +139,7 @@ TEST_P(FusedBatchNorm, FollowsItsDefinitionWithGradients) {
                 const Outcome fused =
                     outcome(x, weight, bias, grad_y, [&](const auto& x_, const auto& w, const auto& b) {
                         return of_batch ? fused_of_batch(x_, w, b, activation)
-                                        : fused_batch_norm(x_, w, b, given, epsilon, false, activation);
+                                        : fused_batch_norm(x_, w, b, given, epsilon, activation);
                     });
                 const Outcome plain =
                     outcome(x, weight, bias, grad_y, [&](const auto& x_, const auto& w, const auto& b) {
@@ -206,7 +211,7 @@ TEST_P(FusedBatchNorm, SiluIsExactOverItsRange) {
     // One channel with mean 0, deviation 1 makes the batch norm the identity.
     const at::Tensor x = at::linspace(-120, 120, 48001, at::kFloat).view({1, 1, 1, -1});
     const at::Tensor one = at::ones({1}), zero = at::zeros({1});
-    const at::Tensor y = fused_batch_norm(x, one, zero, {zero, one - epsilon}, epsilon, false, Activation::silu);
+    const at::Tensor y = fused_batch_norm(x, one, zero, {zero, one - epsilon}, epsilon, Activation::silu);
     const at::Tensor exact_x = x.to(at::kDouble);
     const at::Tensor exact = exact_x / (1.0 + (-exact_x).exp());
     // 120 * sigmoid is about 120, whose unit in the last place is 7.6e-6; the identity itself is rounded too.
@@ -223,7 +228,7 @@ TEST_P(FusedBatchNorm, NotANumberIsNotHidden) {
         x[0][17][1][0] = std::numeric_limits<float>::quiet_NaN();
         const at::Tensor one = at::ones({20}), zero = at::zeros({20});
         for (const Activation activation : {Activation::none, Activation::relu, Activation::silu}) {
-            const at::Tensor y = fused_batch_norm(x, one, zero, {zero, one}, epsilon, false, activation);
+            const at::Tensor y = fused_batch_norm(x, one, zero, {zero, one}, epsilon, activation);
             EXPECT_EQ(y.isnan().sum().item<std::int64_t>(), 1) << name_of(activation) << " " << type;
             EXPECT_TRUE(y[0][17][1][0].isnan().item<bool>()) << name_of(activation) << " " << type;
         }
@@ -304,6 +309,56 @@ TEST_P(FusedBatchNorm, NoImagesMoveNoStatistics) {
     }
 }
 
+/// Two threads as two ranks, whose sums meet; one of them may have no images.
+TEST_P(FusedBatchNorm, MomentsOfSeveralRanksAreThoseOfTheirCellsTogether) {
+    for (const std::int64_t images_of_first : {2, 1, 0}) {
+        const std::vector<std::int64_t> shape = {3, 20, 3, 2};
+        const at::Tensor x = channels_last(wave(shape, 0.7)), grad_y = channels_last(wave(shape, 0.23));
+        const at::Tensor weight = wave({20}, 0.9), bias = wave({20}, 1.3), centre = wave({20}, 0.2);
+        const std::vector<at::Tensor> parts = x.split_with_sizes({images_of_first, 3 - images_of_first});
+        const std::vector<at::Tensor> grads = grad_y.split_with_sizes({images_of_first, 3 - images_of_first});
+
+        std::barrier meeting(2);
+        std::array<std::vector<double>, 2> values;
+        std::vector<Outcome> outcomes(2);
+        std::vector<at::Tensor> means(2), variances(2);
+        const auto rank = [&](std::size_t mine) {
+            const SumOverRanks sum = [&](std::span<double> own, BatchNormPass) {
+                values[mine].assign(own.begin(), own.end());
+                meeting.arrive_and_wait();
+                for (std::size_t i = 0; i < own.size(); ++i) {
+                    own[i] = values[0][i] + values[1][i];
+                }
+                meeting.arrive_and_wait();
+            };
+            means[mine] = centre.clone();
+            variances[mine] = at::ones({20}, at::kDouble);
+            outcomes[mine] =
+                outcome(parts[mine], weight, bias, grads[mine], [&](const auto& x_, const auto& w, const auto& b) {
+                    const Moments moments = batch_moments(x_.detach(), means[mine], variances[mine], 0.1, sum);
+                    return fused_batch_norm(x_, w, b, moments, epsilon, Activation::silu, sum);
+                });
+        };
+        std::jthread second(rank, 1);
+        rank(0);
+        second.join();
+
+        at::Tensor mean = centre.clone(), variance = at::ones({20}, at::kDouble);
+        const Outcome whole = outcome(x, weight, bias, grad_y, [&](const auto& x_, const auto& w, const auto& b) {
+            return fused_batch_norm(x_, w, b, batch_moments(x_.detach(), mean, variance, 0.1), epsilon,
+                                    Activation::silu);
+        });
+        EXPECT_LT(difference(at::cat({outcomes[0].y, outcomes[1].y}), whole.y), 1e-12);
+        EXPECT_LT(difference(at::cat({outcomes[0].grad_x, outcomes[1].grad_x}), whole.grad_x), 1e-12);
+        EXPECT_LT(difference(outcomes[0].grad_weight + outcomes[1].grad_weight, whole.grad_weight), 1e-11);
+        EXPECT_LT(difference(outcomes[0].grad_bias + outcomes[1].grad_bias, whole.grad_bias), 1e-11);
+        for (std::size_t i = 0; i < 2; ++i) {
+            EXPECT_LT(difference(means[i], mean), 1e-13);
+            EXPECT_LT(difference(variances[i], variance), 1e-13);
+        }
+    }
+}
+
 TEST_P(Depthwise7x7, EqualsLibTorchsConvolution) {
     for (const std::vector<std::int64_t>& shape :
          {std::vector<std::int64_t>{2, 5, 8, 6}, {1, 16, 1, 1}, {2, 33, 3, 9}, {1, 48, 10, 2}}) {
@@ -330,6 +385,66 @@ TEST_P(Depthwise7x7, EqualsLibTorchsConvolution) {
             EXPECT_LT(difference(narrow.grad(), plain_weight.grad()), tolerance) << type << " channels " << channels;
         }
     }
+}
+
+TEST(SmallMapConvolution, EqualsLibTorchsConvolution) {
+    struct Case {
+        std::int64_t height, width, kernel, stride;
+    };
+    for (const auto& [height, width, kernel, stride] : {Case{1, 1, 3, 1},
+                                                        {2, 2, 3, 1},
+                                                        {1, 2, 3, 1},
+                                                        {2, 1, 7, 1},
+                                                        {3, 4, 3, 2},
+                                                        {2, 2, 3, 2},
+                                                        {1, 1, 3, 2},
+                                                        {4, 3, 1, 2},
+                                                        {6, 5, 5, 3},
+                                                        {2, 2, 1, 1}}) {
+        const ConvolutionOptions options{.kernel = kernel, .stride = stride};
+        for (const std::int64_t batch : {0, 1, 3}) {
+            for (const bool is_channels_last : {true, false}) {
+                const auto laid_out = [&](const at::Tensor& map) {
+                    return is_channels_last ? channels_last(map) : map.contiguous();
+                };
+                const at::Tensor x = laid_out(wave({batch, 6, height, width}, 0.7));
+                const at::Tensor weight = channels_last(wave({5, 6, kernel, kernel}, 0.31));
+                const std::string label = "map " + std::to_string(height) + "x" + std::to_string(width) + " kernel " +
+                                          std::to_string(kernel) + " stride " + std::to_string(stride) + " batch " +
+                                          std::to_string(batch);
+                ASSERT_TRUE(can_use_small_map_convolution(x, weight, options)) << label;
+                const auto plain = [&](const auto& x_, const auto& w, const auto&) {
+                    return at::conv2d(x_, w, {}, stride, kernel / 2);
+                };
+                const auto ours = [&](const auto& x_, const auto& w, const auto&) {
+                    return small_map_convolution(x_, w, options);
+                };
+                const auto run = [&](const auto& compute, const at::Tensor& grad_y) {
+                    const at::Tensor x_leaf = x.detach().requires_grad_(true);
+                    const at::Tensor weight_leaf = weight.clone().requires_grad_(true);
+                    const at::Tensor y = compute(x_leaf, weight_leaf, at::Tensor());
+                    y.backward(grad_y);
+                    return Outcome{y.detach(), x_leaf.grad(), weight_leaf.grad(), {}};
+                };
+                const at::Tensor shape_of_y = plain(x, weight, at::Tensor());
+                const at::Tensor grad_y = laid_out(wave(shape_of_y.sizes(), 0.23));
+                const Outcome expected = run(plain, grad_y), found = run(ours, grad_y);
+                EXPECT_LT(difference(found.y, expected.y), 1e-11) << label;
+                EXPECT_LT(difference(found.grad_x, expected.grad_x), 1e-11) << label;
+                EXPECT_LT(difference(found.grad_weight, expected.grad_weight), 1e-11) << label;
+                EXPECT_TRUE(found.y.is_contiguous(at::MemoryFormat::ChannelsLast)) << label;
+                EXPECT_TRUE(found.grad_weight.is_contiguous(at::MemoryFormat::ChannelsLast)) << label;
+            }
+        }
+    }
+}
+
+TEST(SmallMapConvolution, LeavesWhatItIsNotMeantFor) {
+    const at::Tensor weight = at::zeros({4, 4, 3, 3});
+    EXPECT_FALSE(can_use_small_map_convolution(at::zeros({1, 4, 3, 2}), weight, {.kernel = 3}));
+    EXPECT_FALSE(can_use_small_map_convolution(at::zeros({1, 4, 2, 2}), weight, {.kernel = 3, .groups = 4}));
+    EXPECT_FALSE(can_use_small_map_convolution(at::zeros({1, 4, 2, 2}).to(at::kBFloat16), weight, {.kernel = 3}));
+    EXPECT_FALSE(can_use_small_map_convolution(at::zeros({1, 4, 2, 2}).to(at::kDouble), weight, {.kernel = 3}));
 }
 
 }  // namespace
