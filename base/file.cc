@@ -138,34 +138,43 @@ void write_whole(const fs::path& path, std::string_view content) {
     fail("create", partial_name(path, 0), EEXIST);
 }
 
-void write_directory_whole(const fs::path& named, const std::function<void(const fs::path&)>& fill) {
-    const fs::path path = named.has_filename() ? named : named.parent_path();  // without a slash at the end
-    if (fs::exists(fs::symlink_status(path))) {
-        throw Error(str(path.string(), " exists already: remove it or choose another name"));
+DirectoryAside::DirectoryAside(const fs::path& path)
+    : target_(path.has_filename() ? path : path.parent_path()) {  // without a slash at the end
+    if (fs::exists(fs::symlink_status(target_))) {
+        throw Error(str(target_.string(), " exists already: remove it or choose another name"));
     }
     for (int attempt = 0; attempt < partial_name_attempts; ++attempt) {
-        const fs::path partial = partial_name(path, attempt);
-        if (mkdir(partial.c_str(), 0777) != 0) {
-            if (errno == EEXIST) {
-                continue;
-            }
-            fail("create", partial, errno);
+        aside_ = partial_name(target_, attempt);
+        if (mkdir(aside_.c_str(), 0777) == 0) {
+            return;
         }
-        try {
-            fill(partial);
-            for (const fs::directory_entry& entry : fs::recursive_directory_iterator(partial)) {
-                sync_to_disk(entry.path());
-            }
-            sync_to_disk(partial);
-            rename_and_sync(partial, path);
-        } catch (...) {
-            std::error_code ignored;
-            fs::remove_all(partial, ignored);
-            throw;
+        if (errno != EEXIST) {
+            fail("create", aside_, errno);
         }
-        return;
     }
-    fail("create", partial_name(path, 0), EEXIST);
+    fail("create", partial_name(target_, 0), EEXIST);
+}
+
+DirectoryAside::~DirectoryAside() {
+    if (!is_published_) {
+        std::error_code ignored;
+        fs::remove_all(aside_, ignored);
+    }
+}
+
+void DirectoryAside::publish() {
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(aside_)) {
+        sync_to_disk(entry.path());
+    }
+    sync_to_disk(aside_);
+    rename_and_sync(aside_, target_);
+    is_published_ = true;
+}
+
+void write_directory_whole(const fs::path& path, const std::function<void(const fs::path&)>& fill) {
+    DirectoryAside directory(path);
+    fill(directory.path());
+    directory.publish();
 }
 
 void sync_to_disk(const fs::path& path) {

@@ -19,6 +19,24 @@ std::vector<std::uint8_t> read_bytes(const std::filesystem::path& path);
 /// a part.
 void write_whole(const std::filesystem::path& path, std::string_view content);
 
+/// A directory in the making beside the place it is meant for (`path` + ".partial-PID"); nothing of it stays unless it
+/// is published. Refuses when `path` exists.
+class DirectoryAside {
+  public:
+    explicit DirectoryAside(const std::filesystem::path& path);
+    ~DirectoryAside();
+    DirectoryAside(const DirectoryAside&) = delete;
+    DirectoryAside& operator=(const DirectoryAside&) = delete;
+
+    const std::filesystem::path& path() const { return aside_; }
+    /// Syncs every file in it and renames it to its place.
+    void publish();
+
+  private:
+    std::filesystem::path target_, aside_;
+    bool is_published_ = false;
+};
+
 /// Builds a directory aside (`path` + ".partial-PID"), lets `fill` write into it, syncs every file in it and renames it
 /// to `path`. On an exception nothing of it stays. Refuses when `path` exists.
 void write_directory_whole(const std::filesystem::path& path,

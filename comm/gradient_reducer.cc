@@ -1,6 +1,7 @@
 #include "comm/gradient_reducer.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -19,6 +20,7 @@
 #include "base/error.h"
 #include "base/resources.h"
 #include "base/text.h"
+#include "comm/shard.h"
 
 namespace lockstep::comm {
 
@@ -141,35 +143,88 @@ class AfterAccumulation final : public torch::autograd::PostAccumulateGradHook {
     std::function<void()> call_;
 };
 
+/// Memory of the communicator for one bucket at a time.
+class TransientBucket {
+  public:
+    TransientBucket(const FlatLayout& layout, Communicator& communicator) : layout_(layout) {
+        std::size_t bytes = 0;
+        for (const FlatLayout::Bucket& bucket : layout.buckets()) {
+            bytes = std::max(bytes, bucket.count() * width(bucket));
+        }
+        memory_ = communicator.allocate(bytes, "bucket");
+    }
+
+    Buffer buffer(std::size_t bucket) const {
+        const FlatLayout::Bucket& place = layout_.buckets()[bucket];
+        return {memory_.get(), place.count(), layout_.segments()[place.segment].type};
+    }
+
+    /// A parameter's place with the parameter's shape and strides.
+    at::Tensor view(std::size_t bucket, std::size_t entry, const at::Tensor& like) const {
+        return at::from_blob(address(bucket, entry, 0), like.sizes(), like.strides(), like.options());
+    }
+
+    at::Tensor flat(std::size_t bucket, const OwnedRange& range) const {
+        const bool is_double = layout_.segments()[layout_.buckets()[bucket].segment].type == DataType::f64;
+        return at::from_blob(address(bucket, range.entry, range.begin), {static_cast<std::int64_t>(range.count)},
+                             is_double ? at::kDouble : at::kFloat);
+    }
+
+  private:
+    std::size_t width(const FlatLayout::Bucket& bucket) const {
+        return size_of(layout_.segments()[bucket.segment].type);
+    }
+    std::byte* address(std::size_t bucket, std::size_t entry, std::size_t element) const {
+        const FlatLayout::Bucket& place = layout_.buckets()[bucket];
+        return memory_.get() + (layout_.entries()[entry].begin - place.begin + element) * width(place);
+    }
+
+    const FlatLayout& layout_;
+    std::shared_ptr<std::byte> memory_;
+};
+
 }  // namespace
 
 struct GradientReducer::State {
     Communicator& communicator;
     std::vector<ReducedParameter> parameters;
     FlatLayout layout;
-    FlatTensors gradients;
-    std::vector<at::Tensor> views;                      ///< by parameter
+    Partition partition;
+    std::optional<FlatTensors> gradients;               ///< whole
+    std::optional<Shard> shard;                         ///< or sharded, with
+    std::optional<TransientBucket> transient;           ///< what is reduced just now
+    std::vector<at::Tensor> views;                      ///< by parameter; into `gradients`
     std::vector<std::optional<std::size_t>> bucket_of;  ///< by parameter; an empty tensor is in none
     std::vector<std::size_t> parameters_in;             ///< by bucket
+    std::vector<std::vector<OwnedRange>> ranges_by_bucket;
 
-    bool leaves_during_backward = false;  ///< the last micro-step is under way
-    std::vector<std::size_t> missing;     ///< by bucket: parameters whose gradient is not complete
-    std::vector<bool> has_arrived;        ///< by parameter
-    bool is_complete = false;             ///< the last micro-step was sent backward
+    bool leaves_during_backward = false;  ///< a micro-step whose buckets are reduced is under way
+    bool is_first_micro_step = true;
+    std::vector<std::size_t> missing;  ///< by bucket: parameters whose gradient is not complete
+    std::vector<bool> has_arrived;     ///< by parameter
+    bool is_complete = false;          ///< the last micro-step was sent backward
     std::vector<at::Tensor> denominators;
     std::vector<at::Tensor> parts;
     double exposed_seconds = 0;
     std::optional<BucketThread> thread;  // last: it uses the rest
 
-    State(Communicator& ranks, std::vector<ReducedParameter> given, double bucket_mib)
+    State(Communicator& ranks, std::vector<ReducedParameter> given, double bucket_mib, ZeroStage stage)
         : communicator(ranks),
           parameters(std::move(given)),
           layout(layout_of(parameters, bucket_mib)),
-          gradients(layout, communicator, "gradients"),
+          partition(layout, ranks.size(), stage),
           parameters_in(layout.buckets().size(), 0) {
+        if (is_sharded()) {
+            shard.emplace(layout, partition, communicator.rank());
+            transient.emplace(layout, communicator);
+        } else {
+            gradients.emplace(layout, communicator, "gradients");
+        }
         for (std::size_t i = 0; i < parameters.size(); ++i) {
-            views.push_back(gradients.view(i, parameters[i].tensor));
-            parameters[i].tensor.mutable_grad() = views[i];
+            if (!is_sharded()) {
+                views.push_back(gradients->view(i, parameters[i].tensor));
+                parameters[i].tensor.mutable_grad() = views[i];
+            }
             if (layout.entries()[i].count == 0) {
                 bucket_of.emplace_back();
                 continue;
@@ -177,10 +232,11 @@ struct GradientReducer::State {
             bucket_of.emplace_back(bucket_with(layout.entries()[i]));
             ++parameters_in[*bucket_of[i]];
         }
-        thread.emplace(layout.buckets().size(), [this](std::size_t bucket) {
-            communicator.all_reduce(gradients.buffer(layout.buckets()[bucket]), ReduceOp::sum,
-                                    base::str("bucket ", bucket));
-        });
+        ranges_by_bucket.resize(layout.buckets().size());
+        for (const OwnedRange& range : partition.ranges_of(communicator.rank())) {
+            ranges_by_bucket[*bucket_of[range.entry]].push_back(range);
+        }
+        thread.emplace(layout.buckets().size(), [this](std::size_t bucket) { reduce(bucket); });
         // Last, since they hold `this`: nothing may throw any more.
         for (std::size_t i = 0; i < parameters.size(); ++i) {
             torch::autograd::impl::set_post_acc_grad_hooks(
@@ -194,6 +250,50 @@ struct GradientReducer::State {
         }
     }
 
+    bool is_sharded() const { return partition.stage() >= ZeroStage::gradients; }
+
+    /// On the bucket thread.
+    void reduce(std::size_t bucket) {
+        const std::string name = base::str("bucket ", bucket);
+        if (is_sharded()) {
+            reduce_to_shard(bucket, name);
+            return;
+        }
+        const Buffer buffer = gradients->buffer(layout.buckets()[bucket]);
+        if (partition.is_cut()) {
+            communicator.reduce_scatter(buffer, partition.slices_of_bucket(bucket), ReduceOp::sum, name);
+        } else {
+            communicator.all_reduce(buffer, ReduceOp::sum, name);
+        }
+    }
+
+    /// Gradients are tensors of their own until here, and are freed as soon as they are copied.
+    void reduce_to_shard(std::size_t bucket, const std::string& name) {
+        const at::NoGradGuard no_grad;
+        for (std::size_t i = 0; i < parameters.size(); ++i) {
+            if (bucket_of[i] != bucket) {
+                continue;
+            }
+            at::Tensor& gradient = parameters[i].tensor.mutable_grad();
+            const at::Tensor place = transient->view(bucket, i, parameters[i].tensor);
+            if (gradient.defined()) {
+                place.copy_(gradient);
+                gradient = at::Tensor();
+            } else {
+                place.zero_();
+            }
+        }
+        communicator.reduce_scatter(transient->buffer(bucket), partition.slices_of_bucket(bucket), ReduceOp::sum, name);
+        for (const OwnedRange& range : ranges_by_bucket[bucket]) {
+            const at::Tensor sum = shard->of(range), part = transient->flat(bucket, range);
+            if (is_first_micro_step) {
+                sum.copy_(part);
+            } else {
+                sum.add_(part);
+            }
+        }
+    }
+
     std::size_t bucket_with(const FlatLayout::Entry& entry) const {
         const auto& buckets = layout.buckets();
         const auto found = std::ranges::find_if(buckets, [&](const FlatLayout::Bucket& bucket) {
@@ -204,7 +304,7 @@ struct GradientReducer::State {
         return static_cast<std::size_t>(found - buckets.begin());
     }
 
-    void begin_last_backward() {
+    void begin_reduced_backward() {
         missing = parameters_in;
         has_arrived.assign(parameters.size(), false);
         leaves_during_backward = true;
@@ -217,26 +317,39 @@ struct GradientReducer::State {
         }
         LOCKSTEP_CHECK(!has_arrived[parameter], parameters[parameter].name, " heard twice in one backward pass");
         has_arrived[parameter] = true;
-        take_back_gradient(parameter);
+        if (!is_sharded()) {
+            take_back_gradient(parameter);
+        }
         if (const auto bucket = bucket_of[parameter]; bucket && --missing[*bucket] == 0) {
             thread->complete(*bucket);
         }
     }
 
     /// What no gradient reached in this pass (unused parameters, an empty micro-batch) is complete as it is.
-    void end_last_backward() {
+    void end_reduced_backward() {
         leaves_during_backward = false;
         for (std::size_t bucket = 0; bucket < missing.size(); ++bucket) {
             if (missing[bucket] == 0) {
                 continue;
             }
             for (std::size_t i = 0; i < parameters.size(); ++i) {
-                if (bucket_of[i] == bucket) {
+                if (bucket_of[i] == bucket && !is_sharded()) {
                     take_back_gradient(i);
                 }
             }
             thread->complete(bucket);
         }
+        if (is_sharded()) {
+            // The next micro-step's gradients would be added to those that the thread still has to copy.
+            wait_for_buckets();
+        }
+        is_first_micro_step = false;
+    }
+
+    void wait_for_buckets() {
+        const double start = base::monotonic_seconds();
+        thread->wait();
+        exposed_seconds += base::monotonic_seconds() - start;
     }
 
     /// Autograd adds in place, but a program may have replaced or dropped a gradient (zero_grad, a hook, a graph of the
@@ -276,8 +389,8 @@ struct GradientReducer::State {
 };
 
 GradientReducer::GradientReducer(Communicator& communicator, std::vector<ReducedParameter> parameters,
-                                 double bucket_mib)
-    : state_(std::make_unique<State>(communicator, std::move(parameters), bucket_mib)) {}
+                                 double bucket_mib, ZeroStage stage)
+    : state_(std::make_unique<State>(communicator, std::move(parameters), bucket_mib, stage)) {}
 
 GradientReducer::~GradientReducer() = default;
 
@@ -291,14 +404,15 @@ void GradientReducer::backward(const LossSums& sums, bool is_last_micro_step) {
     std::vector<at::Tensor> roots;
     std::ranges::copy_if(sums.sums, std::back_inserter(roots),
                          [](const at::Tensor& sum) { return sum.defined() && sum.requires_grad(); });
-    if (is_last_micro_step) {
-        state_->begin_last_backward();
+    const bool is_reduced = is_last_micro_step || state_->is_sharded();
+    if (is_reduced) {
+        state_->begin_reduced_backward();
     }
     if (!roots.empty()) {
         torch::autograd::backward(roots);
     }
-    if (is_last_micro_step) {
-        state_->end_last_backward();
+    if (is_reduced) {
+        state_->end_reduced_backward();
     }
 
     const at::NoGradGuard no_grad;
@@ -314,10 +428,12 @@ void GradientReducer::backward(const LossSums& sums, bool is_last_micro_step) {
 Denominators GradientReducer::finish() {
     LOCKSTEP_CHECK(state_->is_complete, "finish() before the last micro-step");
     const at::NoGradGuard no_grad;
+    if (!state_->is_sharded()) {
+        state_->wait_for_buckets();
+    }
     const double start = base::monotonic_seconds();
-    state_->thread->wait();
     Denominators totals = state_->reduce_totals();
-    state_->exposed_seconds = base::monotonic_seconds() - start;
+    state_->exposed_seconds += base::monotonic_seconds() - start;
 
     state_->denominators.clear();
     state_->parts.clear();
@@ -326,15 +442,43 @@ Denominators GradientReducer::finish() {
 }
 
 void GradientReducer::zero() {
-    state_->gradients.zero();
+    state_->is_first_micro_step = true;
+    state_->exposed_seconds = 0;
+    if (state_->gradients) {
+        state_->gradients->zero();
+    }
 }
 
 const FlatLayout& GradientReducer::layout() const {
     return state_->layout;
 }
 
+const Partition& GradientReducer::partition() const {
+    return state_->partition;
+}
+
+at::Tensor GradientReducer::owned_gradient(const OwnedRange& range) const {
+    if (state_->shard) {
+        return state_->shard->of(range);
+    }
+    return state_->gradients->flat(range.entry)
+        .narrow(0, static_cast<std::int64_t>(range.begin), static_cast<std::int64_t>(range.count));
+}
+
 const FlatTensors& GradientReducer::gradients() const {
-    return state_->gradients;
+    LOCKSTEP_CHECK(state_->gradients.has_value(), "sharded gradients are nowhere whole");
+    return *state_->gradients;
+}
+
+std::uint64_t GradientReducer::gradient_bytes() const {
+    if (state_->shard) {
+        return state_->shard->bytes();
+    }
+    std::uint64_t bytes = 0;
+    for (const at::Tensor& segment : state_->gradients->segments()) {
+        bytes += segment.nbytes();
+    }
+    return bytes;
 }
 
 double GradientReducer::exposed_seconds() const {

@@ -10,6 +10,7 @@
 #include "comm/communicator.h"
 #include "comm/flat_layout.h"
 #include "comm/flat_tensors.h"
+#include "comm/partition.h"
 
 namespace lockstep::comm {
 
@@ -36,23 +37,31 @@ struct Denominators {
     std::vector<std::vector<double>> parts;  ///< per head
 };
 
-/// Keeps gradients as views into flat buckets (never mixing heads), sends sums backward, and reduces over the ranks
-/// during the backward pass of the effective batch's last micro-step: a thread of its own reduces each bucket as soon
-/// as its gradients are complete, always in the layout's order of buckets, whatever the order in which they become
-/// ready. Collective: every rank makes the same calls, also with an empty micro-batch. Not thread-safe; the parameters'
-/// gradients belong to it from construction on, and the communicator from the last backward() to the end of finish().
+/// Sends sums backward and reduces gradients over the ranks in flat buckets (never mixing heads) while the backward
+/// pass goes on: a thread of its own reduces each bucket as soon as its gradients are complete, always in the layout's
+/// order of buckets, whatever the order in which they become ready.
+///
+/// Below ZeroStage::gradients, gradients are views into whole flat memory, and buckets leave in the last micro-step of
+/// the effective batch alone. From that stage on a bucket exists only while it is reduced, in every micro-step, and
+/// each rank keeps the sums of the elements that it owns.
+///
+/// Collective: every rank makes the same calls, also with an empty micro-batch. Not thread-safe; the parameters'
+/// gradients belong to it from construction on, and the communicator from a backward() to the end of finish().
 class GradientReducer {
   public:
     /// Parameters (FP32 or FP64 leaves, on the CPU) in model order; buckets go in reverse, as the backward pass does.
-    /// Sets each parameter's grad to a zeroed view with the parameter's own strides: change the memory format before,
-    /// not after. Throws base::Error when two parameters share a name or memory, or one is not trainable.
-    GradientReducer(Communicator& communicator, std::vector<ReducedParameter> parameters, double bucket_mib);
+    /// Sets each parameter's grad to a zeroed view with the parameter's own strides (to nothing where gradients are
+    /// sharded): change the memory format before, not after. Throws base::Error when two parameters share a name or
+    /// memory, or one is not trainable.
+    GradientReducer(Communicator& communicator, std::vector<ReducedParameter> parameters, double bucket_mib,
+                    ZeroStage stage = ZeroStage::none);
     ~GradientReducer();
 
     /// Adds d(sum of all heads' sums)/d(parameter) to the gradients, in one backward pass, and keeps denominators and
     /// parts.
     void backward(const LossSums& sums, bool is_last_micro_step);
-    /// Waits for every bucket; afterwards gradients hold sums over all ranks and micro-steps. Resets the denominators.
+    /// Waits for every bucket; afterwards owned gradients are sums over all ranks and micro-steps. Resets the
+    /// denominators.
     Denominators finish();
     /// Zeroes the gradients for the next effective batch.
     void zero();
@@ -60,9 +69,16 @@ class GradientReducer {
     /// Where every parameter lies in flat memory. A FlatTensors made of it (for parameters, state, averages) shares its
     /// index ranges with gradients(), in the order of the constructor's parameters.
     const FlatLayout& layout() const;
+    const Partition& partition() const;
+    /// One-dimensional, shares memory; the range is this rank's. Elsewhere in whole flat memory values are undefined
+    /// after finish() where the partition is cut.
+    at::Tensor owned_gradient(const OwnedRange& range) const;
+    /// Whole flat memory; below ZeroStage::gradients.
     const FlatTensors& gradients() const;
+    /// That gradients take on this rank: a transient bucket is not counted.
+    std::uint64_t gradient_bytes() const;
 
-    /// Seconds of the last finish() in which nothing was left to compute.
+    /// Seconds of the last effective batch in which the ranks' only work was to wait for reductions.
     double exposed_seconds() const;
 
   private:

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "comm/communicator.h"
+
 namespace lockstep::trainer {
 
 /// Where a run stands: everything before (epoch, step_in_epoch) is done.
@@ -34,10 +36,24 @@ struct CheckpointContent {
     std::map<std::string, at::Tensor> tensors;
 };
 
-/// `run`/checkpoints/step-000000123: files with checksums, the manifest written last, all written aside, synced and
-/// renamed, so that the directory exists whole or not at all. Older ones beyond `keep` are removed afterwards. Called
-/// by one rank. One of the same step that is there already is kept if it is whole, and replaced if it isn't. Throws
-/// base::Error (disk full, ...) and leaves the earlier checkpoints alone.
+/// A stretch of a tensor whose elements several ranks own.
+struct TensorPiece {
+    std::string name;
+    std::vector<std::int64_t> shape, strides;  ///< of the whole tensor, which is dense
+    std::uint64_t begin = 0;                   ///< in the whole tensor's memory order
+    at::Tensor values;                         ///< one-dimensional
+};
+
+/// `run`/checkpoints/step-000000123: a file for each rank that has something to write, with checksums, the manifest
+/// written last, all written aside, synced and renamed, so that the directory exists whole or not at all. `content`
+/// counts on rank 0 alone, but for its step, the same on all; `pieces` are each rank's own and make up whole tensors.
+/// Older checkpoints beyond `keep` are removed afterwards. One of the same step that is there already is kept if it is
+/// whole, and replaced if it isn't. Throws base::Error (disk full, ...) on all ranks, and leaves the earlier
+/// checkpoints alone. Collective: all ranks write to one file system.
+std::filesystem::path save_checkpoint(const std::filesystem::path& run, const CheckpointContent& content,
+                                      const std::vector<TensorPiece>& pieces, std::int64_t keep,
+                                      comm::Communicator& communicator);
+/// By one rank.
 std::filesystem::path save_checkpoint(const std::filesystem::path& run, const CheckpointContent& content,
                                       std::int64_t keep);
 
@@ -45,7 +61,8 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& run, const Ch
 /// run that will take those steps again.
 void remove_checkpoints_after(const std::filesystem::path& run, std::uint64_t optimizer_steps);
 
-/// Throws base::Error naming the file: missing, damaged (size or CRC-32C), another format version.
+/// With every tensor whole, whoever wrote it. Throws base::Error naming the file: missing, damaged (size or CRC-32C),
+/// another format version, a tensor with parts missing.
 CheckpointContent load_checkpoint(const std::filesystem::path& checkpoint);
 
 /// The newest checkpoint of the run that is whole; damaged ones are passed over with a warning. None: nullopt.

@@ -22,7 +22,8 @@ class ClassificationTask final : public Task {
                                    static_cast<std::uint64_t>(recipe.seed))),
           loss_(recipe.label_smoothing),
           type_(weight_type(recipe)),
-          autocast_(recipe.precision == "bf16") {
+          autocast_(recipe.precision == "bf16"),
+          shares_statistics_(recipe.batch_norm == "sync") {
         prepare_network(*network_, recipe);
     }
 
@@ -32,7 +33,7 @@ class ClassificationTask final : public Task {
     std::string headline() const override { return "accuracy"; }
 
     comm::LossSums losses(const sharding::MicroBatch& micro) override {
-        if (micro.count == 0) {
+        if (micro.count == 0 && !shares_statistics_) {
             return no_losses(1, 1);
         }
         return loss_(forward(micro), label_tensor(micro));
@@ -75,6 +76,7 @@ class ClassificationTask final : public Task {
     ClassificationLoss loss_;
     at::ScalarType type_;
     bool autocast_;
+    bool shares_statistics_;  ///< an empty micro-batch, too, has its part in the batch norms' collectives
 };
 
 }  // namespace

@@ -39,7 +39,8 @@ class DetectionTask final : public Task {
                  .one_to_one_alpha = recipe.one_to_one_alpha}),
           max_boxes_(max_boxes),
           type_(weight_type(recipe)),
-          autocast_(recipe.precision == "bf16") {
+          autocast_(recipe.precision == "bf16"),
+          shares_statistics_(recipe.batch_norm == "sync") {
         prepare_network(*network_, recipe);
     }
 
@@ -53,7 +54,7 @@ class DetectionTask final : public Task {
     std::string headline() const override { return "AP50"; }
 
     comm::LossSums losses(const sharding::MicroBatch& micro) override {
-        if (micro.count == 0) {
+        if (micro.count == 0 && !shares_statistics_) {
             return no_losses(2, DetectionLoss::part_names.size());
         }
         return loss_(forward(micro), detection_targets(micro, max_boxes_, type_));
@@ -73,6 +74,7 @@ class DetectionTask final : public Task {
     std::int64_t max_boxes_;
     at::ScalarType type_;
     bool autocast_;
+    bool shares_statistics_;  ///< an empty micro-batch, too, has its part in the batch norms' collectives
 };
 
 /// What the images of one rank hold and what was found in them, in source pixels.

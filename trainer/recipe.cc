@@ -53,8 +53,10 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
     visit("precision", r.precision,
           "arithmetic of forward and backward; bf16: autocast, FP32 weights; fp64: for proofs",
           Choices{"fp32", "bf16", "fp64"}, Effect::training);
-    visit("batch_norm", r.batch_norm, "statistics: of each rank's own micro-batch, or the running ones held fixed",
-          Choices{"local", "frozen"}, Effect::training);
+    visit("batch_norm", r.batch_norm,
+          "statistics: of each rank's own micro-batch (local), of all ranks' together (sync), or the running ones held "
+          "fixed (frozen)",
+          Choices{"local", "sync", "frozen"}, Effect::training);
     visit("seed", r.seed, "initial weights, order and augmentation follow from it", Bounds{0, 9e15}, Effect::training);
     visit(
         "max_boxes", r.max_boxes,
@@ -107,6 +109,10 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
     visit("optimizer.beta2", r.optimizer.beta2, "beta2 of adamw", Bounds{0, 0.999999}, Effect::training);
     visit("optimizer.weight_decay", r.optimizer.weight_decay,
           "of convolution and linear weights; biases and norms have none", Bounds{0, 10}, Effect::training);
+    visit("optimizer.zero_stage", r.optimizer.zero_stage,
+          "what is cut into a shard for each rank: 0 nothing, 1 optimizer state and moving average, 2 also gradients "
+          "(each micro-step then reduces them)",
+          Bounds{0, 2}, Effect::none);
 
     visit("schedule.name", r.schedule.name, "rate over the run",
           Choices{"constant", "linear", "cosine", "step", "one_cycle"}, Effect::training);

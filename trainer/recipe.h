@@ -54,6 +54,7 @@ struct Recipe {
         double momentum = 0.937;
         double beta2 = 0.999;
         double weight_decay = 5e-4;
+        std::int64_t zero_stage = 0;
     } optimizer;
 
     struct Schedule {

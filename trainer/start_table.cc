@@ -13,6 +13,12 @@ std::string row(const std::string& name, const std::string& value) {
     return str("  ", name, gap, value, "\n");
 }
 
+std::string memory_text(const comm::TrainingBytes& bytes) {
+    const auto human = [](std::uint64_t count) { return base::human_bytes(static_cast<double>(count)); };
+    return str(human(bytes.all()), " = parameters ", human(bytes.parameters), " + gradients ", human(bytes.gradients),
+               " + optimizer state ", human(bytes.state), " + average ", human(bytes.average));
+}
+
 }  // namespace
 
 std::string start_table(const Recipe& recipe, const StartFacts& facts) {
@@ -42,8 +48,16 @@ std::string start_table(const Recipe& recipe, const StartFacts& facts) {
                                     : "the global count of targets"));
     table += row("learning rate", str(recipe.optimizer.learning_rate, " by rule \"",
                                       recipe.optimizer.learning_rate_rule, "\" -> peak ", facts.peak_rate));
-    table += row("trainable parameters", str(facts.parameters, "; parameters, gradients, state and average take ",
-                                             base::human_bytes(static_cast<double>(facts.optimizer_bytes)), " a rank"));
+    table += row("trainable parameters", str(facts.parameters));
+    table +=
+        row("memory of this rank",
+            memory_text(facts.bytes) + str(" (ZeRO stage ", facts.zero_stage, "; predicted ",
+                                           base::human_bytes(static_cast<double>(facts.predicted_bytes.all())), ")"));
+    if (facts.zero_stage >= 2 && recipe.accumulate > 1) {
+        table +=
+            row("gradient traffic", str("in each of the ", recipe.accumulate,
+                                        " micro-steps, since gradients are sharded; in one of them up to stage 1"));
+    }
     const Progress& progress = facts.progress;
     if (progress.optimizer_steps > 0) {
         table += row("resumed", str("at epoch ", progress.epoch + 1, ", step ", progress.step_in_epoch, " of ",

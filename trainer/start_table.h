@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "comm/partition.h"
 #include "trainer/checkpoint.h"
 #include "trainer/recipe.h"
 
@@ -19,8 +20,10 @@ struct StartFacts {
     std::uint64_t validation_boxes = 0;
     std::uint64_t steps_per_epoch, total_steps, warmup_steps;
     double peak_rate;
-    std::uint64_t parameters, optimizer_bytes;
-    Progress progress;  ///< not at the beginning: the run is resumed
+    std::uint64_t parameters;
+    std::int64_t zero_stage;
+    comm::TrainingBytes bytes, predicted_bytes;  ///< of this rank; by the formula
+    Progress progress;                           ///< not at the beginning: the run is resumed
 };
 
 /// Every resolved setting, then what follows from them, the rule of the learning rate among it. Ends with a newline.

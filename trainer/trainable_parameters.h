@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/gradient_reducer.h"
-#include "trainer/optimizers/optimizer.h"
+#include "trainer/optimizers/parameter_groups.h"
 #include "trainer/task.h"
 
 namespace torch::nn {

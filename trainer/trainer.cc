@@ -1,5 +1,6 @@
 #include "trainer/trainer.h"
 
+#include <ATen/ops/empty_strided.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
@@ -14,9 +15,11 @@
 #include "base/log.h"
 #include "base/resources.h"
 #include "comm/gradient_reducer.h"
+#include "comm/partitioned_optimizer.h"
 #include "sharding/augmentation.h"
 #include "sharding/loader.h"
-#include "trainer/optimizers/optimizer.h"
+#include "trainer/models/layers.h"
+#include "trainer/optimizers/parameter_groups.h"
 #include "trainer/optimizers/update_rules.h"
 #include "trainer/rank_cores.h"
 #include "trainer/report.h"
@@ -100,7 +103,7 @@ struct Trainer::State {
     std::unique_ptr<Task> task;
     TrainableParameters parameters;
     comm::GradientReducer reducer;
-    Optimizer optimizer;
+    comm::PartitionedOptimizer optimizer;
     RunningStatistics statistics;
     sharding::EpochOrder order;
     std::uint64_t steps_per_epoch;
@@ -132,6 +135,7 @@ struct Trainer::State {
     void agree_on_start();
     void broadcast_state();
     void start_run_directory(const RunStart& start);
+    comm::TrainingBytes bytes_of_rank() const;
     StartFacts start_facts() const;
 
     void train_step(const sharding::Batch& batch, double started);
@@ -150,7 +154,8 @@ struct Trainer::State {
     void save(bool with_weights);
     void save_weights();
     void load(const CheckpointContent& content, const fs::path& path);
-    std::map<std::string, at::Tensor> named_state();
+    std::map<std::string, at::Tensor> named_buffers();
+    std::vector<TensorPiece> pieces_to_save() const;
     void close_epoch_sums();
     void finish_run();
     double greatest_of_ranks(double value, const char* name);
@@ -188,9 +193,11 @@ Trainer::State::State(Recipe the_recipe, const RunStart& start, Communicators co
       validation(open_validation_data(recipe, train)),
       task(make_task(start.checkpoint ? without_initial_weights(recipe) : recipe, train)),
       parameters(task->network()),
-      reducer(comms.gradients, parameters.by_head(*task), recipe.communication.bucket_mib),
-      optimizer(reducer.layout(), reducer.gradients(), parameters.tensors, parameters.groups, make_update_rule(recipe),
-                {recipe.optimizer.weight_decay, recipe.clip_norm, recipe.ema.enabled}),
+      reducer(comms.gradients, parameters.by_head(*task), recipe.communication.bucket_mib,
+              static_cast<comm::ZeroStage>(recipe.optimizer.zero_stage)),
+      optimizer(comms.gradients, reducer.layout(), reducer.partition(), parameters.tensors,
+                [this](const comm::OwnedRange& range) { return reducer.owned_gradient(range); },
+                make_update_rule(recipe), {recipe.clip_norm, recipe.ema.enabled}),
       statistics(buffers_of(task->network())),
       order(recipe.data.shuffle ? sharding::OrderKind::shuffled : sharding::OrderKind::sequential,
             static_cast<std::uint64_t>(recipe.seed), train.size()),
@@ -204,13 +211,20 @@ Trainer::State::State(Recipe the_recipe, const RunStart& start, Communicators co
                                                      options.seed, options.closing_epoch, train.size());
     if (start.checkpoint) {
         load(load_checkpoint(*start.checkpoint), *start.checkpoint);
-    } else {
-        for (std::size_t i = 0; i < optimizer.parameters().segments().size(); ++i) {
-            optimizer.average().segment(i).copy_(optimizer.parameters().segment(i));
-        }
+    }
+    if (recipe.batch_norm == "sync") {
+        synchronise_batch_norms(
+            task->network(),
+            [&communicator = comms.batch_norm](std::span<double> values, const std::string& layer, BatchNormPass pass) {
+                communicator.all_reduce(comm::Buffer::of(values), comm::ReduceOp::sum,
+                                        str(layer, pass == BatchNormPass::forward ? " forward" : " backward"));
+            });
     }
     agree_on_start();
     broadcast_state();
+    if (!start.checkpoint) {
+        optimizer.restart_average();
+    }
     if (is_first()) {
         start_run_directory(start);
         std::fputs(start_table(recipe, start_facts()).c_str(), stderr);
@@ -235,10 +249,11 @@ void Trainer::State::agree_on_start() {
 
 /// Collective. Rank 0's values, so that no machine's arithmetic can set the ranks apart from the start.
 void Trainer::State::broadcast_state() {
-    for (auto& [name, tensor] : named_state()) {
+    optimizer.broadcast_parameters();
+    const at::NoGradGuard no_grad;
+    for (auto& [name, tensor] : named_buffers()) {
         const at::Tensor plain = tensor.contiguous();
-        comms.gradients.broadcast(comm::buffer_of(plain), comm::Rank{0}, "initial state");
-        at::NoGradGuard no_grad;
+        comms.gradients.broadcast(comm::buffer_of(plain), comm::Rank{0}, name);
         tensor.copy_(plain);
     }
 }
@@ -282,6 +297,12 @@ void Trainer::State::start_run_directory(const RunStart& start) {
     run->write_environment(hosts);
 }
 
+comm::TrainingBytes Trainer::State::bytes_of_rank() const {
+    comm::TrainingBytes bytes = optimizer.bytes();
+    bytes.gradients = reducer.gradient_bytes();
+    return bytes;
+}
+
 StartFacts Trainer::State::start_facts() const {
     return {.ranks = ranks(),
             .nodes = static_cast<std::uint64_t>(topology.nodes()),
@@ -297,7 +318,11 @@ StartFacts Trainer::State::start_facts() const {
             .warmup_steps = schedule.warmup_steps(),
             .peak_rate = schedule.peak_rate(),
             .parameters = parameters.count(),
-            .optimizer_bytes = optimizer.bytes(),
+            .zero_stage = recipe.optimizer.zero_stage,
+            .bytes = bytes_of_rank(),
+            .predicted_bytes =
+                comm::predicted_bytes(reducer.layout(), static_cast<std::int32_t>(ranks()), reducer.partition().stage(),
+                                      optimizer.state_names().size(), recipe.ema.enabled),
             .progress = progress};
 }
 
@@ -352,7 +377,8 @@ void Trainer::State::train_step(const sharding::Batch& batch, double started) {
                 "; lower optimizer.learning_rate, lengthen schedule.warmup_epochs, or use precision = \"fp32\""));
     }
     const double decay = average_decay();
-    const double norm = optimizer.step(rates, divisors(counts, images), decay);
+    const double norm = optimizer.step(update_scalars(reducer.layout(), parameters.groups, rates,
+                                                      recipe.optimizer.weight_decay, divisors(counts, images), decay));
     if (!std::isfinite(norm)) {
         throw Error(str("the gradient's norm is ", norm, " at step ", progress.optimizer_steps + 1,
                         "; lower optimizer.learning_rate"));
@@ -447,11 +473,7 @@ void Trainer::State::swap_average() {
     if (recipe.evaluation.weights != "ema") {
         return;
     }
-    for (std::size_t i = 0; i < optimizer.parameters().segments().size(); ++i) {
-        const at::Tensor live = optimizer.parameters().segment(i).clone();
-        optimizer.parameters().segment(i).copy_(optimizer.average().segment(i));
-        optimizer.average().segment(i).copy_(live);
-    }
+    optimizer.swap_with_average();
     statistics.swap_with_average();
 }
 
@@ -512,21 +534,9 @@ void Trainer::State::finish_epoch() {
     }
 }
 
-std::map<std::string, at::Tensor> Trainer::State::named_state() {
+/// Of the network and their moving averages: the same on all ranks.
+std::map<std::string, at::Tensor> Trainer::State::named_buffers() {
     std::map<std::string, at::Tensor> tensors;
-    const auto add = [&](const std::string& prefix, const comm::FlatTensors& flat) {
-        for (std::size_t i = 0; i < parameters.names.size(); ++i) {
-            tensors[prefix + parameters.names[i]] = flat.view(i, parameters.tensors[i]);
-        }
-    };
-    add("parameters/", optimizer.parameters());
-    if (recipe.ema.enabled) {
-        add("average/", optimizer.average());
-    }
-    const auto states = optimizer.state_names();
-    for (std::size_t s = 0; s < states.size(); ++s) {
-        add(states[s] + "/", optimizer.state()[s]);
-    }
     for (const auto& item : task->network().named_buffers()) {
         tensors["buffers/" + item.key()] = item.value();
     }
@@ -536,29 +546,45 @@ std::map<std::string, at::Tensor> Trainer::State::named_state() {
     return tensors;
 }
 
+/// What this rank writes of parameters, averages and optimizer state. Where nothing is cut, rank 0 writes all.
+std::vector<TensorPiece> Trainer::State::pieces_to_save() const {
+    std::vector<TensorPiece> pieces;
+    if (!reducer.partition().is_cut() && !is_first()) {
+        return pieces;
+    }
+    for (const comm::OwnedPiece& piece : optimizer.owned_pieces()) {
+        const at::Tensor& whole = parameters.tensors[piece.entry];
+        pieces.push_back({piece.name, whole.sizes().vec(), whole.strides().vec(),
+                          static_cast<std::uint64_t>(piece.begin), piece.values});
+    }
+    return pieces;
+}
+
+/// Collective.
 void Trainer::State::save(bool with_weights) {
     const auto seen = total_ledger();
-    if (is_first()) {
-        CheckpointContent content{.model = recipe.model,
-                                  .classes = train.classes(),
-                                  .progress = progress,
-                                  .training_hash = training_hash(recipe),
-                                  .data_hash = train.content_hash(),
-                                  .ledger_count = seen.count,
-                                  .ledger_hash = seen.hash,
-                                  .recipe = to_toml(recipe),
-                                  .tensors = named_state()};
-        save_checkpoint(run_path, content, recipe.checkpoint.keep);
-        if (with_weights) {
-            save_weights();
-        }
+    const CheckpointContent content{.model = recipe.model,
+                                    .classes = train.classes(),
+                                    .progress = progress,
+                                    .training_hash = training_hash(recipe),
+                                    .data_hash = train.content_hash(),
+                                    .ledger_count = seen.count,
+                                    .ledger_hash = seen.hash,
+                                    .recipe = to_toml(recipe),
+                                    .tensors = named_buffers()};
+    save_checkpoint(run_path, content, pieces_to_save(), recipe.checkpoint.keep, comms.control);
+    if (with_weights) {
+        save_weights();
     }
 }
 
+/// Collective.
 void Trainer::State::save_weights() {
     swap_average();
-    save_network(run_path / "weights.safetensors", task->network(),
-                 {recipe.model, train.classes(), recipe.image_size, recipe.small_images});
+    if (is_first()) {
+        save_network(run_path / "weights.safetensors", task->network(),
+                     {recipe.model, train.classes(), recipe.image_size, recipe.small_images});
+    }
     swap_average();
 }
 
@@ -578,17 +604,29 @@ void Trainer::State::load(const CheckpointContent& content, const fs::path& path
                                    ". To train on from its weights with new settings, start a new run with ",
                                    "initial_weights = \"", (run_path / "weights.safetensors").string(), "\""));
     }
-    auto own = named_state();
-    for (auto& [name, tensor] : own) {
+    const auto saved = [&](const std::string& name, const at::Tensor& like) {
         const auto found = content.tensors.find(name);
         if (found == content.tensors.end()) {
             throw Error(str(path.string(), ": has no tensor ", name));
         }
-        if (found->second.numel() != tensor.numel() || found->second.scalar_type() != tensor.scalar_type()) {
+        if (found->second.numel() != like.numel() || found->second.scalar_type() != like.scalar_type()) {
             throw Error(str(path.string(), ": tensor ", name, " has another size or type than the network's"));
         }
-        at::NoGradGuard no_grad;
-        tensor.copy_(found->second.view(tensor.sizes()));
+        return found->second.reshape(like.sizes());
+    };
+    const at::NoGradGuard no_grad;
+    for (auto& [name, tensor] : named_buffers()) {
+        tensor.copy_(saved(name, tensor));
+    }
+    for (std::size_t i = 0; i < parameters.tensors.size(); ++i) {
+        parameters.tensors[i].copy_(saved("parameters/" + parameters.names[i], parameters.tensors[i]));
+    }
+    for (const comm::OwnedPiece& piece : optimizer.owned_pieces()) {
+        const at::Tensor& like = parameters.tensors[piece.entry];
+        at::Tensor in_memory_order = at::empty_strided(like.sizes(), like.strides(), like.options());
+        in_memory_order.copy_(saved(piece.name, like));
+        piece.values.copy_(in_memory_order.as_strided({like.numel()}, {1})
+                               .narrow(0, static_cast<std::int64_t>(piece.begin), piece.values.numel()));
     }
     progress = content.progress;
     optimizer.set_steps(progress.optimizer_steps);

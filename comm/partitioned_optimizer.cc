@@ -1,0 +1,191 @@
+#include "comm/partitioned_optimizer.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace lockstep::comm {
+
+namespace {
+
+template <typename T>
+std::span<T> elements(const at::Tensor& tensor) {
+    return {tensor.mutable_data_ptr<T>(), static_cast<std::size_t>(tensor.numel())};
+}
+
+/// In FP64, in a fixed order that fills the vector unit.
+template <typename T>
+double sum_of_squares(std::span<const T> values) {
+    std::array<double, 16> lanes{};
+    std::size_t i = 0;
+    for (; i + lanes.size() <= values.size(); i += lanes.size()) {
+        for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
+            const auto value = static_cast<double>(values[i + lane]);
+            lanes[lane] += value * value;
+        }
+    }
+    double sum = 0;
+    for (double lane : lanes) {
+        sum += lane;
+    }
+    for (; i < values.size(); ++i) {
+        sum += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+    }
+    return sum;
+}
+
+std::int64_t as_signed(std::size_t value) {
+    return static_cast<std::int64_t>(value);
+}
+
+}  // namespace
+
+PartitionedOptimizer::PartitionedOptimizer(Communicator& communicator, const FlatLayout& layout,
+                                           const Partition& partition, std::span<const at::Tensor> parameters,
+                                           GradientOf gradient_of, std::unique_ptr<UpdateRule> rule,
+                                           PartitionedOptimizerOptions options)
+    : communicator_(communicator),
+      layout_(layout),
+      partition_(partition),
+      gradient_of_(std::move(gradient_of)),
+      rule_(std::move(rule)),
+      options_(options),
+      ranges_(partition.ranges_of(communicator.rank())),
+      parameters_(partition.is_cut() ? FlatTensors(layout, communicator, "parameters") : FlatTensors(layout)) {
+    parameters_.adopt(parameters);
+    if (options_.keep_average) {
+        average_.emplace(layout_, partition_, communicator_.rank());
+        restart_average();
+    }
+    for (std::size_t i = 0; i < rule_->state_names().size(); ++i) {
+        state_.emplace_back(layout_, partition_, communicator_.rank());
+    }
+}
+
+at::Tensor PartitionedOptimizer::owned_parameters(const OwnedRange& range) const {
+    return parameters_.flat(range.entry).narrow(0, as_signed(range.begin), as_signed(range.count));
+}
+
+void PartitionedOptimizer::restart_average() {
+    if (!average_) {
+        return;
+    }
+    const at::NoGradGuard no_grad;
+    for (const OwnedRange& range : ranges_) {
+        average_->of(range).copy_(owned_parameters(range));
+    }
+}
+
+double PartitionedOptimizer::squared_norm(std::span<const UpdateScalars> scalars) {
+    double sum = 0;
+    for (const OwnedRange& range : ranges_) {
+        const at::Tensor gradient = gradient_of_(range);
+        const double squares = gradient.scalar_type() == at::kDouble
+                                   ? sum_of_squares<double>(elements<double>(gradient))
+                                   : sum_of_squares<float>(elements<float>(gradient));
+        const double factor = scalars[range.entry].gradient_factor;
+        sum += squares * factor * factor;
+    }
+    if (partition_.is_cut()) {
+        communicator_.all_reduce(Buffer::of(std::span(&sum, 1)), ReduceOp::sum, "gradient norm");
+    }
+    return sum;
+}
+
+template <typename T>
+void PartitionedOptimizer::update(const OwnedRange& range, const UpdateScalars& scalars) {
+    UpdateSpans<T> spans{elements<T>(owned_parameters(range)), elements<T>(gradient_of_(range)), {}, {}};
+    for (const Shard& state : state_) {
+        spans.state.push_back(elements<T>(state.of(range)));
+    }
+    if (average_) {
+        spans.average = elements<T>(average_->of(range));
+    }
+    rule_->update(spans, scalars);
+}
+
+double PartitionedOptimizer::step(std::span<const UpdateScalars> scalars) {
+    LOCKSTEP_CHECK_EQ(scalars.size(), layout_.entries().size());
+    const at::NoGradGuard no_grad;
+    const double norm = std::sqrt(squared_norm(scalars));
+    const double clip = options_.clip_norm > 0 && norm > options_.clip_norm ? options_.clip_norm / norm : 1;
+    ++steps_;
+    for (const OwnedRange& range : ranges_) {
+        UpdateScalars of_entry = scalars[range.entry];
+        of_entry.gradient_factor *= clip;
+        of_entry.step = static_cast<std::int64_t>(steps_);
+        if (layout_.segments()[layout_.entries()[range.entry].segment].type == DataType::f64) {
+            update<double>(range, of_entry);
+        } else {
+            update<float>(range, of_entry);
+        }
+    }
+    gather_parameters();
+    return norm;
+}
+
+void PartitionedOptimizer::gather_parameters() {
+    if (!partition_.is_cut()) {
+        return;
+    }
+    for (std::size_t bucket = 0; bucket < layout_.buckets().size(); ++bucket) {
+        communicator_.all_gather(parameters_.buffer(layout_.buckets()[bucket]), partition_.slices_of_bucket(bucket),
+                                 base::str("parameters of bucket ", bucket));
+    }
+}
+
+void PartitionedOptimizer::broadcast_parameters() {
+    for (const at::Tensor& segment : parameters_.segments()) {
+        communicator_.broadcast(buffer_of(segment), Rank{0}, "initial parameters");
+    }
+}
+
+void PartitionedOptimizer::swap_with_average() {
+    LOCKSTEP_CHECK(average_.has_value(), "no average is kept");
+    const at::NoGradGuard no_grad;
+    for (const OwnedRange& range : ranges_) {
+        const at::Tensor parameters = owned_parameters(range), average = average_->of(range);
+        const at::Tensor kept = parameters.clone();
+        parameters.copy_(average);
+        average.copy_(kept);
+    }
+    gather_parameters();
+}
+
+std::vector<OwnedPiece> PartitionedOptimizer::owned_pieces() const {
+    std::vector<OwnedPiece> pieces;
+    const std::vector<std::string> states = rule_->state_names();
+    for (const OwnedRange& range : ranges_) {
+        const std::string& name = layout_.entries()[range.entry].name;
+        const auto add = [&](const std::string& kind, const at::Tensor& values) {
+            pieces.push_back({kind + "/" + name, range.entry, range.begin, values});
+        };
+        add("parameters", owned_parameters(range));
+        if (average_) {
+            add("average", average_->of(range));
+        }
+        for (std::size_t i = 0; i < states.size(); ++i) {
+            add(states[i], state_[i].of(range));
+        }
+    }
+    return pieces;
+}
+
+TrainingBytes PartitionedOptimizer::bytes() const {
+    TrainingBytes bytes;
+    for (const at::Tensor& segment : parameters_.segments()) {
+        bytes.parameters += segment.nbytes();
+    }
+    for (const Shard& state : state_) {
+        bytes.state += state.bytes();
+    }
+    bytes.average = average_ ? average_->bytes() : 0;
+    return bytes;
+}
+
+}  // namespace lockstep::comm

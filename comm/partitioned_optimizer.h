@@ -1,0 +1,92 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/flat_layout.h"
+#include "comm/flat_tensors.h"
+#include "comm/partition.h"
+#include "comm/shard.h"
+#include "comm/update_rule.h"
+
+namespace lockstep::comm {
+
+struct PartitionedOptimizerOptions {
+    double clip_norm = 0;      ///< largest global norm of the divided gradient; 0: no clipping
+    bool keep_average = true;  ///< keep a moving average of the parameters
+};
+
+/// A piece of one tensor in a rank's memory, in memory order.
+struct OwnedPiece {
+    std::string name;  ///< "parameters/NAME", "average/NAME" or "STATE/NAME"
+    std::size_t entry;
+    std::size_t begin;  ///< in the entry
+    at::Tensor values;  ///< one-dimensional, shares memory
+};
+
+/// Updates flat parameters from flat gradient sums: each rank its own ranges, after which all get all. The arithmetic
+/// is the rule's and is element-wise, so that the parameters are, bit for bit, those of an update that nothing is cut
+/// for; but with clipping, where the norm's sum is taken in another order.
+class PartitionedOptimizer {
+  public:
+    /// The sum over ranks of a range's gradients, one-dimensional; asked for owned ranges in step() alone.
+    using GradientOf = std::function<at::Tensor(const OwnedRange&)>;
+
+    /// Moves `parameters` (in the layout's order) into flat memory of the communicator. Collective. Layout, partition
+    /// and communicator must outlive it.
+    PartitionedOptimizer(Communicator& communicator, const FlatLayout& layout, const Partition& partition,
+                         std::span<const at::Tensor> parameters, GradientOf gradient_of,
+                         std::unique_ptr<UpdateRule> rule, PartitionedOptimizerOptions options);
+
+    /// One pass: scale each entry's gradient by its scalars' gradient_factor, clip by the global norm, update, average;
+    /// then every rank gets the new parameters. `scalars`: one for each entry of the layout. Returns the global norm
+    /// before clipping. Collective.
+    double step(std::span<const UpdateScalars> scalars);
+
+    /// The average becomes the parameters on all ranks, and the other way round the next time. Collective.
+    void swap_with_average();
+    /// The average, if one is kept, becomes equal to the parameters.
+    void restart_average();
+    /// All ranks get rank 0's parameters. Collective.
+    void broadcast_parameters();
+    /// After writing to owned pieces of parameters: all ranks get them. Collective.
+    void gather_parameters();
+
+    FlatTensors& parameters() { return parameters_; }
+    /// This rank's: parameters, average (if kept) and each array of the rule's state.
+    std::vector<OwnedPiece> owned_pieces() const;
+    std::vector<std::string> state_names() const { return rule_->state_names(); }
+
+    std::uint64_t steps() const { return steps_; }
+    void set_steps(std::uint64_t steps) { steps_ = steps; }
+    /// But for the gradients, which are the reducer's.
+    TrainingBytes bytes() const;
+
+  private:
+    double squared_norm(std::span<const UpdateScalars> scalars);
+    template <typename T>
+    void update(const OwnedRange& range, const UpdateScalars& scalars);
+    at::Tensor owned_parameters(const OwnedRange& range) const;
+
+    Communicator& communicator_;
+    const FlatLayout& layout_;
+    const Partition& partition_;
+    GradientOf gradient_of_;
+    std::unique_ptr<UpdateRule> rule_;
+    PartitionedOptimizerOptions options_;
+    std::vector<OwnedRange> ranges_;
+    FlatTensors parameters_;
+    std::optional<Shard> average_;
+    std::vector<Shard> state_;
+    std::uint64_t steps_ = 0;
+};
+
+}  // namespace lockstep::comm
