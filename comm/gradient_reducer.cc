@@ -190,12 +190,12 @@ struct GradientReducer::State {
     std::vector<ReducedParameter> parameters;
     FlatLayout layout;
     Partition partition;
-    std::optional<FlatTensors> gradients;               ///< whole
-    std::optional<Shard> shard;                         ///< or sharded, with
-    std::optional<TransientBucket> transient;           ///< what is reduced just now
-    std::vector<at::Tensor> views;                      ///< by parameter; into `gradients`
-    std::vector<std::optional<std::size_t>> bucket_of;  ///< by parameter; an empty tensor is in none
-    std::vector<std::size_t> parameters_in;             ///< by bucket
+    std::optional<FlatTensors> gradients;                 ///< whole
+    std::optional<Shard> shard;                           ///< or sharded, with
+    std::optional<TransientBucket> transient;             ///< what is reduced just now
+    std::vector<at::Tensor> views;                        ///< by parameter; into `gradients`
+    std::vector<std::optional<std::size_t>> bucket_of;    ///< by parameter; an empty tensor is in none
+    std::vector<std::vector<std::size_t>> parameters_in;  ///< by bucket
     std::vector<std::vector<OwnedRange>> ranges_by_bucket;
 
     bool leaves_during_backward = false;  ///< a micro-step whose buckets are reduced is under way
@@ -213,7 +213,7 @@ struct GradientReducer::State {
           parameters(std::move(given)),
           layout(layout_of(parameters, bucket_mib)),
           partition(layout, ranks.size(), stage),
-          parameters_in(layout.buckets().size(), 0) {
+          parameters_in(layout.buckets().size()) {
         if (is_sharded()) {
             shard.emplace(layout, partition, communicator.rank());
             transient.emplace(layout, communicator);
@@ -230,7 +230,7 @@ struct GradientReducer::State {
                 continue;
             }
             bucket_of.emplace_back(bucket_with(layout.entries()[i]));
-            ++parameters_in[*bucket_of[i]];
+            parameters_in[*bucket_of[i]].push_back(i);
         }
         ranges_by_bucket.resize(layout.buckets().size());
         for (const OwnedRange& range : partition.ranges_of(communicator.rank())) {
@@ -270,10 +270,7 @@ struct GradientReducer::State {
     /// Gradients are tensors of their own until here, and are freed as soon as they are copied.
     void reduce_to_shard(std::size_t bucket, const std::string& name) {
         const at::NoGradGuard no_grad;
-        for (std::size_t i = 0; i < parameters.size(); ++i) {
-            if (bucket_of[i] != bucket) {
-                continue;
-            }
+        for (const std::size_t i : parameters_in[bucket]) {
             at::Tensor& gradient = parameters[i].tensor.mutable_grad();
             const at::Tensor place = transient->view(bucket, i, parameters[i].tensor);
             if (gradient.defined()) {
@@ -305,7 +302,8 @@ struct GradientReducer::State {
     }
 
     void begin_reduced_backward() {
-        missing = parameters_in;
+        missing.clear();
+        std::ranges::transform(parameters_in, std::back_inserter(missing), &std::vector<std::size_t>::size);
         has_arrived.assign(parameters.size(), false);
         leaves_during_backward = true;
     }
@@ -332,10 +330,8 @@ struct GradientReducer::State {
             if (missing[bucket] == 0) {
                 continue;
             }
-            for (std::size_t i = 0; i < parameters.size(); ++i) {
-                if (bucket_of[i] == bucket && !is_sharded()) {
-                    take_back_gradient(i);
-                }
+            if (!is_sharded()) {
+                std::ranges::for_each(parameters_in[bucket], [this](std::size_t i) { take_back_gradient(i); });
             }
             thread->complete(bucket);
         }
