@@ -73,6 +73,7 @@ Slice slice_of(std::size_t count, std::int32_t size, Rank rank) {
 
 std::vector<Slice> even_slices(std::size_t count, std::int32_t size) {
     std::vector<Slice> slices;
+    slices.reserve(static_cast<std::size_t>(size));
     for (std::int32_t rank = 0; rank < size; ++rank) {
         slices.push_back(slice_of(count, size, Rank{rank}));
     }

@@ -224,6 +224,8 @@ struct GradientReducer::State {
             if (!is_sharded()) {
                 views.push_back(gradients->view(i, parameters[i].tensor));
                 parameters[i].tensor.mutable_grad() = views[i];
+            } else {
+                parameters[i].tensor.mutable_grad() = at::Tensor();
             }
             if (layout.entries()[i].count == 0) {
                 bucket_of.emplace_back();

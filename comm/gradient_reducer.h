@@ -42,8 +42,8 @@ struct Denominators {
 /// order of buckets, whatever the order in which they become ready.
 ///
 /// Below ZeroStage::gradients, gradients are views into whole flat memory, and buckets leave in the last micro-step of
-/// the effective batch alone. From that stage on a bucket exists only while it is reduced, in every micro-step, and
-/// each rank keeps the sums of the elements that it owns.
+/// the effective batch alone. From that stage on each rank keeps the sums of the elements that it owns: in every
+/// micro-step gradients are tensors of their own until their bucket's turn comes, and are freed then.
 ///
 /// Collective: every rank makes the same calls, also with an empty micro-batch. Not thread-safe; the parameters'
 /// gradients belong to it from construction on, and the communicator from a backward() to the end of finish().
@@ -75,10 +75,11 @@ class GradientReducer {
     at::Tensor owned_gradient(const OwnedRange& range) const;
     /// Whole flat memory; below ZeroStage::gradients.
     const FlatTensors& gradients() const;
-    /// That gradients take on this rank: a transient bucket is not counted.
+    /// That gradients take on this rank between steps.
     std::uint64_t gradient_bytes() const;
 
-    /// Seconds of the last effective batch in which the ranks' only work was to wait for reductions.
+    /// Seconds of the last effective batch in which this rank had nothing to do but to wait for reductions of
+    /// gradients.
     double exposed_seconds() const;
 
   private:

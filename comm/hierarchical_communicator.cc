@@ -19,6 +19,7 @@ std::int32_t lanes_of(const Topology& topology) {
 
 std::vector<Rank> ranks_of_lane(const Topology& topology, std::int32_t lane) {
     std::vector<Rank> ranks;
+    ranks.reserve(static_cast<std::size_t>(topology.nodes()));
     for (std::int32_t node = 0; node < topology.nodes(); ++node) {
         ranks.push_back(topology.ranks_of_node(node).at(static_cast<std::size_t>(lane)));
     }
@@ -270,6 +271,7 @@ class HierarchicalCommunicator final : public Communicator {
     /// What the lanes reduced for this node's ranks.
     std::vector<Slice> parts_of_this_node(const LaneOrder& order) const {
         std::vector<Slice> parts;
+        parts.reserve(order.nodes_of_lane.size());
         for (const std::vector<Slice>& nodes : order.nodes_of_lane) {
             parts.push_back(nodes[static_cast<std::size_t>(node_)]);
         }

@@ -37,6 +37,7 @@ std::pair<std::int32_t, std::int32_t> parse_shape(std::string_view text) {
 
 std::vector<std::string> hosts_of(const Topology& topology) {
     std::vector<std::string> hosts;
+    hosts.reserve(static_cast<std::size_t>(topology.ranks()));
     for (std::int32_t rank = 0; rank < topology.ranks(); ++rank) {
         hosts.push_back(topology.host_of(Rank{rank}));
     }

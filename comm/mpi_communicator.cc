@@ -503,6 +503,7 @@ std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::ch
     int size = 0;
     check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
     std::vector<Rank> all;
+    all.reserve(static_cast<std::size_t>(size));
     for (int rank = 0; rank < size; ++rank) {
         all.push_back(Rank{rank});
     }

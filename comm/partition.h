@@ -56,7 +56,7 @@ struct TrainingBytes {
     bool operator==(const TrainingBytes&) const = default;
 };
 
-/// The formula, for the rank that holds most: parameters on all ranks; state, average and (from ZeroStage::gradients
+/// The formula, for an even share: parameters on all ranks; state, average and (from ZeroStage::gradients
 /// on) gradients by share.
 TrainingBytes predicted_bytes(const FlatLayout& layout, std::int32_t ranks, ZeroStage stage, std::size_t state_arrays,
                               bool keeps_average);

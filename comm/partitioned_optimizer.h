@@ -34,7 +34,8 @@ struct OwnedPiece {
 
 /// Updates flat parameters from flat gradient sums: each rank its own ranges, after which all get all. The arithmetic
 /// is the rule's and is element-wise, so that the parameters are, bit for bit, those of an update that nothing is cut
-/// for; but with clipping, where the norm's sum is taken in another order.
+/// for; but with clipping, where the norm's sum is taken in another order, and at ZeroStage::gradients with several
+/// micro-steps, which are reduced before they are added.
 class PartitionedOptimizer {
   public:
     /// The sum over ranks of a range's gradients, one-dimensional; asked for owned ranges in step() alone.

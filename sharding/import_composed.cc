@@ -127,9 +127,10 @@ void check(const ComposedOptions& options) {
     if (options.most_articles == 0) {
         throw base::UsageError("scenes of 0 articles have nothing to find: give a positive --most-articles");
     }
-    if (options.fewest_articles > options.most_articles) {
+    if (options.fewest_articles == 0 || options.fewest_articles > options.most_articles) {
         throw base::UsageError(base::str("--fewest-articles ", options.fewest_articles,
-                                         " is more than --most-articles ", options.most_articles));
+                                         ": it must be at least 1 and at most --most-articles ",
+                                         options.most_articles));
     }
     if (std::uint64_t{options.size} * options.size > max_image_pixels) {
         throw base::UsageError(base::str("scenes of ", options.size, " pixels are too large"));
@@ -146,7 +147,7 @@ Scene compose_scene(const IdxSet& articles, const std::vector<Image>& photos, co
     Scene scene{.image = random_background(photos, options.size, random), .boxes = {}};
     std::vector<cv::Rect> taken;
     const std::uint64_t count =
-        options.fewest_articles + random.below(options.most_articles - options.fewest_articles + 1);
+        options.fewest_articles + random.below(std::uint64_t{options.most_articles} - options.fewest_articles + 1);
     for (std::uint64_t i = 0; i < count; ++i) {
         const std::size_t chosen = random.below(articles.size());
         const auto side = static_cast<int>(options.smallest + random.below(options.largest - options.smallest + 1));

@@ -1,5 +1,6 @@
 #include "trainer/checkpoint.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -58,6 +60,12 @@ std::vector<fs::path> checkpoints_of(const fs::path& run) {
     return found;
 }
 
+/// Of a rank's file, and not a path to somewhere else.
+bool is_file_name(const std::string& name) {
+    return name.starts_with("rank-") && name.ends_with(".h5") && name.size() > 8 &&
+           name.find_first_not_of("0123456789", 5) == name.size() - 3;
+}
+
 template <typename T>
 void write_tensor(base::Hdf5File& file, const std::string& name, const at::Tensor& tensor,
                   std::vector<std::uint64_t> shape) {
@@ -65,7 +73,7 @@ void write_tensor(base::Hdf5File& file, const std::string& name, const at::Tenso
                   std::move(shape));
 }
 
-const char* type_name(at::ScalarType type) {
+const char* type_name(at::ScalarType type, const std::string& tensor) {
     switch (type) {
         case at::kFloat:
             return "f32";
@@ -74,7 +82,7 @@ const char* type_name(at::ScalarType type) {
         case at::kLong:
             return "i64";
         default:
-            LOCKSTEP_CHECK(false, "checkpoints don't hold tensors of type ", type);
+            LOCKSTEP_CHECK(false, tensor, " is of type ", type, ", which checkpoints don't hold");
     }
 }
 
@@ -102,10 +110,24 @@ at::Tensor read_tensor(const base::Hdf5File& file, const std::string& name, at::
     return tensor;
 }
 
+at::ScalarType type_of(const std::string& name) {
+    for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kLong}) {
+        if (name == type_name(type, "")) {
+            return type;
+        }
+    }
+    throw Error(str("an unknown type \"", name, "\""));
+}
+
 at::Tensor read_tensor(const base::Hdf5File& file, const std::string& name, const std::string& type) {
-    return type == "f32"   ? read_tensor<float>(file, name, at::kFloat)
-           : type == "f64" ? read_tensor<double>(file, name, at::kDouble)
-                           : read_tensor<std::int64_t>(file, name, at::kLong);
+    switch (type_of(type)) {
+        case at::kFloat:
+            return read_tensor<float>(file, name, at::kFloat);
+        case at::kDouble:
+            return read_tensor<double>(file, name, at::kDouble);
+        default:
+            return read_tensor<std::int64_t>(file, name, at::kLong);
+    }
 }
 
 json file_entry(const fs::path& path) {
@@ -135,12 +157,16 @@ json verified_manifest(const fs::path& checkpoint) {
             throw Error(str(path.string(), ": damaged: its checksum is wrong; resume from an earlier checkpoint"));
         }
         for (const auto& [name, expected] : manifest.at("files").items()) {
+            if (!is_file_name(name)) {
+                throw Error(str(path.string(), ": names a file \"", name, "\", which is none of a checkpoint"));
+            }
             const json found = file_entry(checkpoint / name);
             if (found != expected) {
                 throw Error(str((checkpoint / name).string(), ": damaged: manifest says ", expected.dump(),
                                 ", the file has ", found.dump(), "; resume from an earlier checkpoint"));
             }
         }
+        manifest[checksum_key] = stated;
     } catch (const json::exception& error) {
         throw Error(str(path.string(), ": not a checkpoint manifest: ", error.what()));
     }
@@ -170,7 +196,8 @@ std::vector<json> exchange(comm::Communicator& communicator, const std::function
     } catch (const std::exception& error) {
         mine["error"] = error.what();
     }
-    const std::string text = mine.dump();
+    // Messages and paths may hold bytes that are no UTF-8.
+    const std::string text = mine.dump(-1, ' ', false, json::error_handler_t::replace);
     std::vector<json> values;
     for (const auto& bytes : communicator.all_gather_bytes(std::as_bytes(std::span(text)), name)) {
         const auto* begin = reinterpret_cast<const char*>(bytes.data());
@@ -201,8 +228,8 @@ json write_rank(const fs::path& folder, comm::Rank rank, const std::map<std::str
     const std::string name = file_name(rank);
     auto file = base::Hdf5File::create(folder / name);
     const auto whole = [&](const std::string& tensor_name, const at::Tensor& tensor) {
+        written["tensors"][tensor_name] = {{"type", type_name(tensor.scalar_type(), tensor_name)}, {"file", name}};
         write_tensor(file, tensor_name, tensor);
-        written["tensors"][tensor_name] = {{"type", type_name(tensor.scalar_type())}, {"file", name}};
     };
     for (const auto& [tensor_name, tensor] : tensors) {
         whole(tensor_name, tensor);
@@ -212,16 +239,17 @@ json write_rank(const fs::path& folder, comm::Rank rank, const std::map<std::str
             whole(piece.name, piece.values.as_strided(piece.shape, piece.strides));
             continue;
         }
-        write_tensor(file, piece.name, piece.values);
         written["pieces"].push_back({{"name", piece.name},
-                                     {"type", type_name(piece.values.scalar_type())},
+                                     {"type", type_name(piece.values.scalar_type(), piece.name)},
                                      {"shape", piece.shape},
                                      {"strides", piece.strides},
                                      {"begin", piece.begin},
                                      {"count", piece.values.numel()},
                                      {"file", name}});
+        write_tensor(file, piece.name, piece.values);
     }
     file.close();
+    base::sync_to_disk(folder / name);
     written["files"][name] = file_entry(folder / name);
     return written;
 }
@@ -267,8 +295,41 @@ void remove_surplus(const fs::path& run, std::int64_t keep) {
     const auto existing = checkpoints_of(run);
     const auto surplus = static_cast<std::int64_t>(existing.size()) - keep;
     for (std::int64_t i = 0; i < surplus; ++i) {
-        fs::remove_all(existing[static_cast<std::size_t>(i)]);
+        std::error_code error;
+        fs::remove_all(existing[static_cast<std::size_t>(i)], error);
+        if (error) {
+            base::log_warning(str(existing[static_cast<std::size_t>(i)].string(), " stays: ", error.message()));
+        }
     }
+}
+
+/// Of a dense tensor with this shape; nothing where there is none, or where it is absurdly large.
+std::optional<std::int64_t> dense_count(const std::vector<std::int64_t>& shape,
+                                        const std::vector<std::int64_t>& strides) {
+    constexpr std::int64_t limit = std::int64_t{1} << 40;
+    if (shape.size() != strides.size()) {
+        return std::nullopt;
+    }
+    std::int64_t count = 1;
+    std::vector<std::pair<std::int64_t, std::int64_t>> extents;  // of stride and size, where there is a choice
+    for (std::size_t i = 0; i < shape.size(); ++i) {
+        if (shape[i] < 1 || shape[i] > limit / count) {
+            return std::nullopt;
+        }
+        count *= shape[i];
+        if (shape[i] > 1) {
+            extents.emplace_back(strides[i], shape[i]);
+        }
+    }
+    std::ranges::sort(extents);
+    std::int64_t expected = 1;
+    for (const auto& [stride, size] : extents) {
+        if (stride != expected) {
+            return std::nullopt;
+        }
+        expected *= size;
+    }
+    return count;
 }
 
 /// The pieces of one tensor, put together.
@@ -278,44 +339,45 @@ class Assembly {
         : shape_(first.at("shape").get<std::vector<std::int64_t>>()),
           strides_(first.at("strides").get<std::vector<std::int64_t>>()),
           type_(first.at("type")) {
-        std::int64_t count = 1;
-        for (const std::int64_t size : shape_) {
-            count *= size;
+        const auto count = dense_count(shape_, strides_);
+        if (!count) {
+            throw Error("shape and strides are those of no dense tensor");
         }
-        values_ = at::empty({count}, type_ == "f64" ? at::kDouble : at::kFloat);
+        count_ = *count;
     }
 
     void add(const json& piece, const at::Tensor& values) {
         const std::int64_t begin = piece.at("begin"), count = piece.at("count");
         if (piece.at("shape") != shape_ || piece.at("strides") != strides_ || piece.at("type") != type_ || begin < 0 ||
-            count != values.numel() || begin > values_.numel() - count) {
-            throw Error("a piece that doesn't fit its tensor");
+            count != values.numel() || begin > count_ - count) {
+            throw Error("a piece doesn't fit it");
         }
-        values_.narrow(0, begin, count).copy_(values.flatten());
-        covered_.emplace_back(begin, begin + count);
+        pieces_.emplace_back(begin, values.flatten());
     }
 
     at::Tensor tensor() {
-        std::ranges::sort(covered_);
+        std::ranges::sort(pieces_, {}, &std::pair<std::int64_t, at::Tensor>::first);
         std::int64_t end = 0;
-        for (const auto& [first, last] : covered_) {
-            if (first != end) {
+        std::vector<at::Tensor> values;
+        for (const auto& [begin, piece] : pieces_) {
+            if (begin != end) {
                 throw Error(
-                    str("elements from ", std::min(first, end), " on are there ", first < end ? "twice" : "not"));
+                    str("elements from ", std::min(begin, end), " on are ", begin < end ? "there twice" : "not there"));
             }
-            end = last;
+            end += piece.numel();
+            values.push_back(piece);
         }
-        if (end != values_.numel()) {
+        if (end != count_) {
             throw Error(str("elements from ", end, " on are not there"));
         }
-        return values_.as_strided(shape_, strides_);
+        return at::cat(values).as_strided(shape_, strides_);
     }
 
   private:
     std::vector<std::int64_t> shape_, strides_;
     std::string type_;
-    at::Tensor values_;
-    std::vector<std::pair<std::int64_t, std::int64_t>> covered_;
+    std::int64_t count_ = 0;
+    std::vector<std::pair<std::int64_t, at::Tensor>> pieces_;
 };
 
 }  // namespace
@@ -347,10 +409,11 @@ fs::path save_checkpoint(const fs::path& run, const CheckpointContent& content, 
         }
         base::require_free_space(target.parent_path(), bytes + (1 << 20), "a checkpoint");
         aside = std::make_unique<base::DirectoryAside>(target);
-        return aside->path().string();
+        return aside->path().filename().string();
     };
-    const std::string folder = exchange(communicator, prepare, "start of a checkpoint").front();
-    if (!folder.empty()) {
+    const std::string name = exchange(communicator, prepare, "start of a checkpoint").front();
+    if (!name.empty()) {
+        const fs::path folder = target.parent_path() / name;
         const std::vector<json> written = exchange(
             communicator, [&] { return write_rank(folder, communicator.rank(), tensors, pieces); }, "tensors saved");
         const auto publish = [&]() -> json {
@@ -385,25 +448,39 @@ CheckpointContent load_checkpoint(const fs::path& checkpoint) {
         content.ledger_count = manifest.at("ledger_count");
         content.ledger_hash = manifest.at("ledger_hash");
         content.recipe = manifest.at("recipe");
+        content.checksum = manifest.at(checksum_key);
         std::map<std::string, base::Hdf5File> files;
         for (const auto& [name, entry] : manifest.at("files").items()) {
             files.emplace(name, base::Hdf5File::open_read_only(checkpoint / name));
         }
-        for (const auto& [name, entry] : manifest.at("tensors").items()) {
-            content.tensors[name] = read_tensor(files.at(entry.at("file")), name, entry.at("type"));
+        const auto read = [&](const std::string& name, const json& place) {
+            const auto file = files.find(place.at("file"));
+            if (file == files.end()) {
+                throw Error(str("its file ", place.at("file").dump(), " is not among the checkpoint's"));
+            }
+            return read_tensor(file->second, name, place.at("type"));
+        };
+        const auto named = [&](const std::string& name, const auto& work) {
+            try {
+                work();
+            } catch (const Error& error) {
+                throw Error(str((checkpoint / manifest_file).string(), ": tensor ", name, ": ", error.what()));
+            }
+        };
+        for (const auto& [name, place] : manifest.at("tensors").items()) {
+            named(name, [&, &name = name, &place = place] { content.tensors[name] = read(name, place); });
         }
         std::map<std::string, Assembly> assemblies;
         for (const json& piece : manifest.at("pieces")) {
             const std::string name = piece.at("name");
-            assemblies.try_emplace(name, piece)
-                .first->second.add(piece, read_tensor(files.at(piece.at("file")), name, piece.at("type")));
+            named(name, [&] { assemblies.try_emplace(name, piece).first->second.add(piece, read(name, piece)); });
         }
         for (auto& [name, assembly] : assemblies) {
-            try {
-                content.tensors[name] = assembly.tensor();
-            } catch (const Error& error) {
-                throw Error(str((checkpoint / manifest_file).string(), ": tensor ", name, ": ", error.what()));
-            }
+            named(name, [&, &name = name, &assembly = assembly] {
+                if (!content.tensors.emplace(name, assembly.tensor()).second) {
+                    throw Error("it is there whole and in pieces");
+                }
+            });
         }
     } catch (const json::exception& error) {
         throw Error(str((checkpoint / manifest_file).string(), ": ", error.what()));

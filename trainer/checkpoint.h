@@ -34,6 +34,7 @@ struct CheckpointContent {
     std::uint64_t ledger_count = 0, ledger_hash = 0;  ///< of the epoch under way, over all ranks
     std::string recipe;                               ///< resolved, as TOML
     std::map<std::string, at::Tensor> tensors;
+    std::uint32_t checksum = 0;  ///< read only: of the manifest, which holds those of all files
 };
 
 /// A stretch of a tensor whose elements several ranks own.

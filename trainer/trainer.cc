@@ -109,6 +109,7 @@ struct Trainer::State {
     std::uint64_t steps_per_epoch;
     Schedule schedule;
     Progress progress;
+    std::uint32_t checkpoint_checksum = 0;  ///< of the one that the run went on from
     sharding::Ledger ledger;
     fs::path run_path;
     std::optional<RunDirectory> run;  ///< on rank 0
@@ -244,7 +245,7 @@ void Trainer::State::agree_on_start() {
     require_same(to_toml(recipe), "recipe");
     require_same(str(train.content_hash()), "training data set");
     require_same(str(validation ? validation->content_hash() : 0), "validation data set");
-    require_same(str(progress.optimizer_steps), "checkpoint");
+    require_same(str(progress.optimizer_steps, " ", checkpoint_checksum), "checkpoint");
 }
 
 /// Collective. Rank 0's values, so that no machine's arithmetic can set the ranks apart from the start.
@@ -622,6 +623,9 @@ void Trainer::State::load(const CheckpointContent& content, const fs::path& path
         parameters.tensors[i].copy_(saved("parameters/" + parameters.names[i], parameters.tensors[i]));
     }
     for (const comm::OwnedPiece& piece : optimizer.owned_pieces()) {
+        if (piece.name.starts_with("parameters/")) {
+            continue;  // all of them were read above
+        }
         const at::Tensor& like = parameters.tensors[piece.entry];
         at::Tensor in_memory_order = at::empty_strided(like.sizes(), like.strides(), like.options());
         in_memory_order.copy_(saved(piece.name, like));
@@ -629,6 +633,7 @@ void Trainer::State::load(const CheckpointContent& content, const fs::path& path
                                .narrow(0, static_cast<std::int64_t>(piece.begin), piece.values.numel()));
     }
     progress = content.progress;
+    checkpoint_checksum = content.checksum;
     optimizer.set_steps(progress.optimizer_steps);
     if (is_first()) {
         ledger = {content.ledger_count, content.ledger_hash};

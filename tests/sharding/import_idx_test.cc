@@ -285,6 +285,7 @@ TEST_F(ImportComposedTest, ContradictionsAndMissingPhotos) {
     refused([](ComposedOptions& o) { o.size = 0; });
     refused([](ComposedOptions& o) { o.most_articles = 0; });
     refused([](ComposedOptions& o) { o.fewest_articles = o.most_articles + 1; });
+    refused([](ComposedOptions& o) { o.fewest_articles = 0; });
     options.photos = {path("in")};
     EXPECT_TRUE(contains(error_of([&] { import_composed(options); }), "no .jpg or .png photo"));
     options.photos = {path("photos/readme.txt")};
