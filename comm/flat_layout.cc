@@ -8,8 +8,6 @@ namespace lockstep::comm {
 
 namespace {
 
-constexpr std::size_t cache_line_bytes = 64;
-
 std::size_t rounded_up(std::size_t value, std::size_t multiple) {
     return (value + multiple - 1) / multiple * multiple;
 }

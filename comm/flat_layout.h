@@ -9,6 +9,9 @@
 
 namespace lockstep::comm {
 
+/// Tensors, and the parts that ranks write, start at multiples of it.
+constexpr std::size_t cache_line_bytes = 64;
+
 /// What the layout needs to know of a trainable tensor.
 struct FlatTensor {
     std::string name;

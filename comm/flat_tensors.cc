@@ -30,8 +30,6 @@ DataType data_type_of(const at::Tensor& tensor) {
     }
 }
 
-namespace {
-
 at::ScalarType scalar_type_of(DataType type) {
     switch (type) {
         case DataType::f32:
@@ -51,8 +49,6 @@ at::ScalarType scalar_type_of(DataType type) {
     }
     LOCKSTEP_CHECK(false, "data type ", static_cast<int>(type));
 }
-
-}  // namespace
 
 Buffer buffer_of(const at::Tensor& tensor) {
     LOCKSTEP_CHECK(tensor.is_cpu(), "a tensor on ", tensor.device().str());
@@ -104,6 +100,14 @@ void FlatTensors::adopt(std::span<const at::Tensor> parameters) {
         place.copy_(parameters[entry]);
         parameters[entry].set_data(place);
     }
+}
+
+std::size_t FlatTensors::bytes() const {
+    std::size_t sum = 0;
+    for (const at::Tensor& segment : segments_) {
+        sum += segment.nbytes();
+    }
+    return sum;
 }
 
 void FlatTensors::zero() {

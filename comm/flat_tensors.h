@@ -13,6 +13,7 @@ namespace lockstep::comm {
 
 /// The element type for collectives; throws base::Error for a type that they do not have.
 DataType data_type_of(const at::Tensor& tensor);
+at::ScalarType scalar_type_of(DataType type);
 
 /// A tensor's memory, for collectives. It must lie on the CPU and be dense (any order of dimensions, so channels_last
 /// too). The tensor must outlive the buffer.
@@ -40,6 +41,7 @@ class FlatTensors {
     void adopt(std::span<const at::Tensor> parameters);
 
     void zero();
+    std::size_t bytes() const;
 
   private:
     std::vector<FlatLayout::Entry> entries_;

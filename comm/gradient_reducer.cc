@@ -165,9 +165,8 @@ class TransientBucket {
     }
 
     at::Tensor flat(std::size_t bucket, const OwnedRange& range) const {
-        const bool is_double = layout_.segments()[layout_.buckets()[bucket].segment].type == DataType::f64;
         return at::from_blob(address(bucket, range.entry, range.begin), {static_cast<std::int64_t>(range.count)},
-                             is_double ? at::kDouble : at::kFloat);
+                             scalar_type_of(buffer(bucket).type));
     }
 
   private:
@@ -469,14 +468,7 @@ const FlatTensors& GradientReducer::gradients() const {
 }
 
 std::uint64_t GradientReducer::gradient_bytes() const {
-    if (state_->shard) {
-        return state_->shard->bytes();
-    }
-    std::uint64_t bytes = 0;
-    for (const at::Tensor& segment : state_->gradients->segments()) {
-        bytes += segment.nbytes();
-    }
-    return bytes;
+    return state_->shard ? state_->shard->bytes() : state_->gradients->bytes();
 }
 
 double GradientReducer::exposed_seconds() const {

@@ -10,7 +10,7 @@ namespace {
 
 /// Even slices whose bounds are multiples of a cache line, so that no two ranks write to one.
 std::vector<Slice> slices_at_cache_lines(std::size_t count, std::int32_t ranks, std::size_t width) {
-    const std::size_t line = 64 / width;
+    const std::size_t line = cache_line_bytes / width;
     std::vector<Slice> slices = even_slices((count + line - 1) / line, ranks);
     for (Slice& slice : slices) {
         slice = {std::min(slice.begin * line, count), std::min(slice.end * line, count)};

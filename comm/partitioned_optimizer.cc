@@ -178,9 +178,7 @@ std::vector<OwnedPiece> PartitionedOptimizer::owned_pieces() const {
 
 TrainingBytes PartitionedOptimizer::bytes() const {
     TrainingBytes bytes;
-    for (const at::Tensor& segment : parameters_.segments()) {
-        bytes.parameters += segment.nbytes();
-    }
+    bytes.parameters = parameters_.bytes();
     for (const Shard& state : state_) {
         bytes.state += state.bytes();
     }

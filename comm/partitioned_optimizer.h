@@ -58,8 +58,6 @@ class PartitionedOptimizer {
     void restart_average();
     /// All ranks get rank 0's parameters. Collective.
     void broadcast_parameters();
-    /// After writing to owned pieces of parameters: all ranks get them. Collective.
-    void gather_parameters();
 
     FlatTensors& parameters() { return parameters_; }
     /// This rank's: parameters, average (if kept) and each array of the rule's state.
@@ -73,6 +71,8 @@ class PartitionedOptimizer {
 
   private:
     double squared_norm(std::span<const UpdateScalars> scalars);
+    /// All ranks get each other's owned parameters.
+    void gather_parameters();
     template <typename T>
     void update(const OwnedRange& range, const UpdateScalars& scalars);
     at::Tensor owned_parameters(const OwnedRange& range) const;

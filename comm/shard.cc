@@ -2,28 +2,23 @@
 
 #include <ATen/ops/zeros.h>
 
+#include "comm/flat_tensors.h"
+
 namespace lockstep::comm {
-
-namespace {
-
-std::int64_t as_signed(std::size_t value) {
-    return static_cast<std::int64_t>(value);
-}
-
-}  // namespace
 
 Shard::Shard(const FlatLayout& layout, const Partition& partition, Rank rank) {
     for (const FlatLayout::Entry& entry : layout.entries()) {
         segment_of_entry_.push_back(entry.segment);
     }
     for (std::size_t segment = 0; segment < layout.segments().size(); ++segment) {
-        segments_.push_back(at::zeros({as_signed(partition.shard_count(segment, rank))},
-                                      layout.segments()[segment].type == DataType::f64 ? at::kDouble : at::kFloat));
+        segments_.push_back(at::zeros({static_cast<std::int64_t>(partition.shard_count(segment, rank))},
+                                      scalar_type_of(layout.segments()[segment].type)));
     }
 }
 
 at::Tensor Shard::of(const OwnedRange& range) const {
-    return segments_[segment_of_entry_[range.entry]].narrow(0, as_signed(range.begin_in_shard), as_signed(range.count));
+    return segments_[segment_of_entry_[range.entry]].narrow(0, static_cast<std::int64_t>(range.begin_in_shard),
+                                                            static_cast<std::int64_t>(range.count));
 }
 
 std::size_t Shard::bytes() const {

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <charconv>
@@ -211,11 +212,7 @@ std::vector<json> exchange(comm::Communicator& communicator, const std::function
 }
 
 bool is_whole_tensor(const TensorPiece& piece) {
-    std::int64_t count = 1;
-    for (const std::int64_t size : piece.shape) {
-        count *= size;
-    }
-    return piece.begin == 0 && piece.values.numel() == count;
+    return piece.begin == 0 && piece.values.numel() == c10::multiply_integers(piece.shape);
 }
 
 /// Writes a rank's file, if it has anything to hold. What the manifest says of it: {"files", "tensors", "pieces"}.
@@ -386,7 +383,7 @@ fs::path save_checkpoint(const fs::path& run, const CheckpointContent& content, 
                          std::int64_t keep, comm::Communicator& communicator) {
     const bool is_first = comm::index_of(communicator.rank()) == 0;
     const fs::path target = run / "checkpoints" / directory_name(content.progress.optimizer_steps);
-    static const std::map<std::string, at::Tensor> none;
+    const std::map<std::string, at::Tensor> none;
     const auto& tensors = is_first ? content.tensors : none;
 
     std::uint64_t bytes = 0;
