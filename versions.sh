@@ -5,6 +5,8 @@
 packages=(
     # tools
     g++ cmake ninja-build ccache pkg-config clang-format-14 clang-tidy-16 python3-venv ca-certificates unzip patchelf binutils
+    # memory of the program's heap
+    libgoogle-perftools-dev
     # launch, and between nodes
     libopenmpi-dev openmpi-bin
     # data

@@ -47,28 +47,33 @@ std::int64_t as_signed(std::size_t value) {
 
 PartitionedOptimizer::PartitionedOptimizer(Communicator& communicator, const FlatLayout& layout,
                                            const Partition& partition, std::span<const at::Tensor> parameters,
-                                           GradientOf gradient_of, std::unique_ptr<UpdateRule> rule,
+                                           const GradientOf& gradient_of, std::unique_ptr<UpdateRule> rule,
                                            PartitionedOptimizerOptions options)
     : communicator_(communicator),
       layout_(layout),
       partition_(partition),
-      gradient_of_(std::move(gradient_of)),
       rule_(std::move(rule)),
       options_(options),
-      ranges_(partition.ranges_of(communicator.rank())),
       parameters_(partition.is_cut() ? FlatTensors(layout, communicator, "parameters") : FlatTensors(layout)) {
     parameters_.adopt(parameters);
     if (options_.keep_average) {
         average_.emplace(layout_, partition_, communicator_.rank());
-        restart_average();
     }
     for (std::size_t i = 0; i < rule_->state_names().size(); ++i) {
         state_.emplace_back(layout_, partition_, communicator_.rank());
     }
-}
-
-at::Tensor PartitionedOptimizer::owned_parameters(const OwnedRange& range) const {
-    return parameters_.flat(range.entry).narrow(0, as_signed(range.begin), as_signed(range.count));
+    for (const OwnedRange& range : partition_.ranges_of(communicator_.rank())) {
+        const at::Tensor whole = parameters_.flat(range.entry);
+        owned_.push_back({range,
+                          whole.narrow(0, as_signed(range.begin), as_signed(range.count)),
+                          gradient_of(range),
+                          average_ ? average_->of(range) : at::Tensor(),
+                          {}});
+        for (const Shard& state : state_) {
+            owned_.back().state.push_back(state.of(range));
+        }
+    }
+    restart_average();
 }
 
 void PartitionedOptimizer::restart_average() {
@@ -76,19 +81,18 @@ void PartitionedOptimizer::restart_average() {
         return;
     }
     const at::NoGradGuard no_grad;
-    for (const OwnedRange& range : ranges_) {
-        average_->of(range).copy_(owned_parameters(range));
+    for (const Owned& owned : owned_) {
+        owned.average.copy_(owned.parameters);
     }
 }
 
-double PartitionedOptimizer::squared_norm(std::span<const UpdateScalars> scalars) {
+double PartitionedOptimizer::squared_norm(std::span<const UpdateScalars> scalars) const {
     double sum = 0;
-    for (const OwnedRange& range : ranges_) {
-        const at::Tensor gradient = gradient_of_(range);
-        const double squares = gradient.scalar_type() == at::kDouble
-                                   ? sum_of_squares<double>(elements<double>(gradient))
-                                   : sum_of_squares<float>(elements<float>(gradient));
-        const double factor = scalars[range.entry].gradient_factor;
+    for (const Owned& owned : owned_) {
+        const double squares = owned.gradient.scalar_type() == at::kDouble
+                                   ? sum_of_squares<double>(elements<double>(owned.gradient))
+                                   : sum_of_squares<float>(elements<float>(owned.gradient));
+        const double factor = scalars[owned.range.entry].gradient_factor;
         sum += squares * factor * factor;
     }
     if (partition_.is_cut()) {
@@ -98,13 +102,13 @@ double PartitionedOptimizer::squared_norm(std::span<const UpdateScalars> scalars
 }
 
 template <typename T>
-void PartitionedOptimizer::update(const OwnedRange& range, const UpdateScalars& scalars) {
-    UpdateSpans<T> spans{elements<T>(owned_parameters(range)), elements<T>(gradient_of_(range)), {}, {}};
-    for (const Shard& state : state_) {
-        spans.state.push_back(elements<T>(state.of(range)));
+void PartitionedOptimizer::update(const Owned& owned, const UpdateScalars& scalars) {
+    UpdateSpans<T> spans{elements<T>(owned.parameters), elements<T>(owned.gradient), {}, {}};
+    for (const at::Tensor& state : owned.state) {
+        spans.state.push_back(elements<T>(state));
     }
     if (average_) {
-        spans.average = elements<T>(average_->of(range));
+        spans.average = elements<T>(owned.average);
     }
     rule_->update(spans, scalars);
 }
@@ -115,14 +119,14 @@ double PartitionedOptimizer::step(std::span<const UpdateScalars> scalars) {
     const double norm = std::sqrt(squared_norm(scalars));
     const double clip = options_.clip_norm > 0 && norm > options_.clip_norm ? options_.clip_norm / norm : 1;
     ++steps_;
-    for (const OwnedRange& range : ranges_) {
-        UpdateScalars of_entry = scalars[range.entry];
+    for (const Owned& owned : owned_) {
+        UpdateScalars of_entry = scalars[owned.range.entry];
         of_entry.gradient_factor *= clip;
         of_entry.step = static_cast<std::int64_t>(steps_);
-        if (layout_.segments()[layout_.entries()[range.entry].segment].type == DataType::f64) {
-            update<double>(range, of_entry);
+        if (owned.parameters.scalar_type() == at::kDouble) {
+            update<double>(owned, of_entry);
         } else {
-            update<float>(range, of_entry);
+            update<float>(owned, of_entry);
         }
     }
     gather_parameters();
@@ -148,11 +152,10 @@ void PartitionedOptimizer::broadcast_parameters() {
 void PartitionedOptimizer::swap_with_average() {
     LOCKSTEP_CHECK(average_.has_value(), "no average is kept");
     const at::NoGradGuard no_grad;
-    for (const OwnedRange& range : ranges_) {
-        const at::Tensor parameters = owned_parameters(range), average = average_->of(range);
-        const at::Tensor kept = parameters.clone();
-        parameters.copy_(average);
-        average.copy_(kept);
+    for (const Owned& owned : owned_) {
+        const at::Tensor kept = owned.parameters.clone();
+        owned.parameters.copy_(owned.average);
+        owned.average.copy_(kept);
     }
     gather_parameters();
 }
@@ -160,17 +163,17 @@ void PartitionedOptimizer::swap_with_average() {
 std::vector<OwnedPiece> PartitionedOptimizer::owned_pieces() const {
     std::vector<OwnedPiece> pieces;
     const std::vector<std::string> states = rule_->state_names();
-    for (const OwnedRange& range : ranges_) {
-        const std::string& name = layout_.entries()[range.entry].name;
+    for (const Owned& owned : owned_) {
+        const std::string& name = layout_.entries()[owned.range.entry].name;
         const auto add = [&](const std::string& kind, const at::Tensor& values) {
-            pieces.push_back({kind + "/" + name, range.entry, range.begin, values});
+            pieces.push_back({kind + "/" + name, owned.range.entry, owned.range.begin, values});
         };
-        add("parameters", owned_parameters(range));
+        add("parameters", owned.parameters);
         if (average_) {
-            add("average", average_->of(range));
+            add("average", owned.average);
         }
         for (std::size_t i = 0; i < states.size(); ++i) {
-            add(states[i], state_[i].of(range));
+            add(states[i], owned.state[i]);
         }
     }
     return pieces;

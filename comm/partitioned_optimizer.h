@@ -38,13 +38,14 @@ struct OwnedPiece {
 /// micro-steps, which are reduced before they are added.
 class PartitionedOptimizer {
   public:
-    /// The sum over ranks of a range's gradients, one-dimensional; asked for owned ranges in step() alone.
+    /// Memory of the sum over ranks of an owned range's gradients, one-dimensional; asked for once, read in step()
+    /// alone.
     using GradientOf = std::function<at::Tensor(const OwnedRange&)>;
 
     /// Moves `parameters` (in the layout's order) into flat memory of the communicator. Collective. Layout, partition
     /// and communicator must outlive it.
     PartitionedOptimizer(Communicator& communicator, const FlatLayout& layout, const Partition& partition,
-                         std::span<const at::Tensor> parameters, GradientOf gradient_of,
+                         std::span<const at::Tensor> parameters, const GradientOf& gradient_of,
                          std::unique_ptr<UpdateRule> rule, PartitionedOptimizerOptions options);
 
     /// One pass: scale each entry's gradient by its scalars' gradient_factor, clip by the global norm, update, average;
@@ -59,7 +60,6 @@ class PartitionedOptimizer {
     /// All ranks get rank 0's parameters. Collective.
     void broadcast_parameters();
 
-    FlatTensors& parameters() { return parameters_; }
     /// This rank's: parameters, average (if kept) and each array of the rule's state.
     std::vector<OwnedPiece> owned_pieces() const;
     std::vector<std::string> state_names() const { return rule_->state_names(); }
@@ -70,23 +70,30 @@ class PartitionedOptimizer {
     TrainingBytes bytes() const;
 
   private:
-    double squared_norm(std::span<const UpdateScalars> scalars);
+    /// Views into flat memory, all of the range's count.
+    struct Owned {
+        OwnedRange range;
+        at::Tensor parameters;
+        at::Tensor gradient;
+        at::Tensor average;             ///< undefined, if none is kept
+        std::vector<at::Tensor> state;  ///< by the rule's state_names()
+    };
+
+    double squared_norm(std::span<const UpdateScalars> scalars) const;
     /// All ranks get each other's owned parameters.
     void gather_parameters();
     template <typename T>
-    void update(const OwnedRange& range, const UpdateScalars& scalars);
-    at::Tensor owned_parameters(const OwnedRange& range) const;
+    void update(const Owned& owned, const UpdateScalars& scalars);
 
     Communicator& communicator_;
     const FlatLayout& layout_;
     const Partition& partition_;
-    GradientOf gradient_of_;
     std::unique_ptr<UpdateRule> rule_;
     PartitionedOptimizerOptions options_;
-    std::vector<OwnedRange> ranges_;
     FlatTensors parameters_;
     std::optional<Shard> average_;
     std::vector<Shard> state_;
+    std::vector<Owned> owned_;
     std::uint64_t steps_ = 0;
 };
 

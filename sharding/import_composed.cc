@@ -54,15 +54,37 @@ std::optional<cv::Rect> visible_part(const cv::Mat& article) {
 
 using Colour = std::array<double, 3>;
 
-/// Bright pixels cover the background, the article's dim edge lets it through.
+/// What belongs to the article: 255 for its visible pixels and for dark cloth that these enclose, 0 outside and in
+/// openings, such as that under a bag's handle. Dark cloth is never black all over, and an opening is.
+cv::Mat silhouette(const cv::Mat& article) {
+    cv::Mat mask = article >= visible_from;
+    cv::Mat regions;
+    const int count = cv::connectedComponents(mask == 0, regions, 4);
+    for (int region = 1; region < count; ++region) {
+        const cv::Mat part = regions == region;
+        const cv::Rect box = cv::boundingRect(part);
+        const bool enclosed = box.x > 0 && box.y > 0 && box.br().x < mask.cols && box.br().y < mask.rows;
+        constexpr double black = 0.5;
+        if (enclosed && cv::mean(article, part)[0] > black) {
+            mask.setTo(255, part);
+        }
+    }
+    return mask;
+}
+
+/// The article covers the background, however dark it is; only its dim outline lets the background through.
 void blend(const cv::Mat& article, const Colour& colour, int left, int top, Image& scene) {
     constexpr double opaque_from = 64;
+    const cv::Mat mask = silhouette(article);
+    cv::Mat inside;
+    cv::erode(mask, inside, cv::Mat(), {-1, -1}, 1, cv::BORDER_CONSTANT, 0);
     for (int y = 0; y < article.rows; ++y) {
         std::uint8_t* to =
             scene.row(static_cast<std::uint32_t>(top + y)) + std::size_t{3} * static_cast<std::size_t>(left);
         for (int x = 0; x < article.cols; ++x) {
             const std::uint8_t value = article.at<std::uint8_t>(y, x);
-            const double alpha = value < visible_from ? 0 : std::min(1.0, value / opaque_from);
+            const double outline = mask.at<std::uint8_t>(y, x) == 0 ? 0 : std::min(1.0, value / opaque_from);
+            const double alpha = inside.at<std::uint8_t>(y, x) == 0 ? outline : 1;
             for (const double part : colour) {
                 *to = static_cast<std::uint8_t>((1 - alpha) * *to + alpha * part * value + 0.5);
                 ++to;

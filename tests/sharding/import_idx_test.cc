@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "base/file.h"
 #include "sharding/import_composed.h"
@@ -195,6 +197,37 @@ TEST(Composed, BoxesAreTheVisiblePixelsExactly) {
         }
     }
     EXPECT_GE(boxes, 100u);
+}
+
+/// A gray frame (value 200) around cloth of one value, at its own size on a white photo.
+Scene framed(std::uint8_t inside) {
+    IdxSet article{
+        .images_file = "test", .width = 28, .height = 28, .pixels = std::vector<std::uint8_t>(28 * 28), .labels = {0}};
+    for (std::size_t y = 4; y < 24; ++y) {
+        for (std::size_t x = 4; x < 24; ++x) {
+            const bool is_frame = y < 6 || y >= 22 || x < 6 || x >= 22;
+            article.pixels[y * 28 + x] = is_frame ? 200 : inside;
+        }
+    }
+    Image white = Image::blank(100, 100);
+    std::ranges::fill(white.pixels, std::uint8_t{255});
+    ComposedOptions options;
+    options.size = 64;
+    options.smallest = options.largest = 28;
+    options.most_articles = 1;
+    return compose_scene(article, {white}, options, 0);
+}
+
+TEST(Composed, ClothCoversThePhotoHoweverDarkAndAnOpeningDoesNot) {
+    const std::pair<int, int> cases[] = {{100, 100}, {30, 30}, {10, 10}, {0, 255}};  // inside the frame, expected there
+    for (const auto& [inside, expected] : cases) {
+        const Scene scene = framed(static_cast<std::uint8_t>(inside));
+        ASSERT_EQ(scene.boxes.size(), 1u);
+        EXPECT_EQ(scene.boxes[0].x2 - scene.boxes[0].x1, 20);
+        const auto x = static_cast<std::size_t>(scene.boxes[0].x1) + 10;
+        const auto y = static_cast<std::uint32_t>(scene.boxes[0].y1) + 10;
+        EXPECT_EQ(scene.image.row(y)[3 * x], expected) << "inside of " << inside;
+    }
 }
 
 TEST(Composed, ASceneIsAFunctionOfSeedSplitAndIndex) {
