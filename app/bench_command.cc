@@ -17,6 +17,7 @@
 #include "base/text.h"
 #include "bench/collective_bench.h"
 #include "comm/job_communicators.h"
+#include "comm/job_watch.h"
 #include "comm/mpi.h"
 
 namespace lockstep::app {

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/exit_code.h"
 #include "comm/job_communicators.h"
-#include "comm/mpi.h"
+#include "comm/job_watch.h"
 #include "sharding/dataset.h"
 #include "trainer/predictor.h"
 #include "trainer/rank_cores.h"
@@ -31,8 +31,8 @@ struct EvalArguments {
     bool json = false;
 };
 
-int evaluate(const EvalArguments& arguments) {
-    const comm::JobCommunicators job({});
+int evaluate(const EvalArguments& arguments, const comm::JobWatch& watch) {
+    const comm::JobCommunicators job({}, watch.log());
     const auto communicator = job.make("evaluation");
     const auto data = sharding::Dataset::open(arguments.data);
     const auto weights = trainer::weights_of(arguments.weights);
@@ -80,7 +80,8 @@ void add_eval_command(CLI::App& app) {
         ->capture_default_str();
     command->add_flag("--json", arguments->json, "results as JSON");
     command->footer("Example:\n  mpirun -np 2 lockstep eval runs/trees --data data/trees/validation");
-    command->callback([arguments] { comm::run_ranks([&] { return evaluate(*arguments); }); });
+    command->callback(
+        [arguments] { comm::run_ranks([&](comm::JobWatch& watch) { return evaluate(*arguments, watch); }); });
 }
 
 }  // namespace lockstep::app

@@ -12,7 +12,7 @@
 #include "base/exit_code.h"
 #include "base/log.h"
 #include "comm/job_communicators.h"
-#include "comm/mpi.h"
+#include "comm/job_watch.h"
 #include "trainer/checkpoint.h"
 #include "trainer/recipe.h"
 #include "trainer/trainer.h"
@@ -63,7 +63,7 @@ trainer::RunStart agree_on_start(const TrainArguments& arguments, comm::Communic
     return start;
 }
 
-int train(const TrainArguments& arguments) {
+int train(const TrainArguments& arguments, comm::JobWatch& watch) {
     std::vector<trainer::Override> overrides;
     for (const auto& setting : arguments.settings) {
         overrides.push_back(trainer::parse_override(setting));
@@ -71,7 +71,8 @@ int train(const TrainArguments& arguments) {
     const trainer::Recipe recipe = trainer::load_recipe(arguments.recipe, overrides);
     const comm::JobCommunicators job(
         {.topology = recipe.communication.topology,
-         .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(recipe.communication.timeout_seconds * 1000))});
+         .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(recipe.communication.timeout_seconds * 1000))},
+        watch.log());
     const auto gradients = job.make("gradients", /*beside_compute=*/true);
     const auto batch_norm = job.make("batch norm");
     const auto control = job.make("control");
@@ -80,14 +81,18 @@ int train(const TrainArguments& arguments) {
     }
     const trainer::RunStart start = agree_on_start(arguments, *control);
     trainer::Trainer trainer(recipe, start, {*gradients, *batch_norm, *control}, job.machines());
-    if (trainer.run() == trainer::Outcome::stopped_at_checkpoint) {
-        if (comm::index_of(control->rank()) == 0) {
-            base::log_warning(
-                str("stopped at a checkpoint as asked; continue with --resume ", start.directory.string()));
+    watch.keep_in(start.directory);
+    // In here, so that an exception ends the job before the trainer is taken apart beside ranks that go on.
+    return watch.run([&] {
+        if (trainer.run() == trainer::Outcome::stopped_at_checkpoint) {
+            if (comm::index_of(control->rank()) == 0) {
+                base::log_warning(
+                    str("stopped at a checkpoint as asked; continue with --resume ", start.directory.string()));
+            }
+            return base::exit_code::run_again;
         }
-        return base::exit_code::run_again;
-    }
-    return base::exit_code::success;
+        return base::exit_code::success;
+    });
 }
 
 }  // namespace
@@ -105,7 +110,9 @@ void add_train_command(CLI::App& app, int& exit_code) {
         "Example:\n  mpirun -np 2 lockstep train recipes/trees.toml --set seed=1 --out runs/trees-1\n"
         "Exit codes: 0 finished, 75 stopped at a checkpoint (run again with --resume), 2 wrong call or recipe, 1 "
         "failed.");
-    command->callback([arguments, &exit_code] { exit_code = comm::run_ranks([&] { return train(*arguments); }); });
+    command->callback([arguments, &exit_code] {
+        exit_code = comm::run_ranks([&](comm::JobWatch& watch) { return train(*arguments, watch); });
+    });
 }
 
 }  // namespace lockstep::app

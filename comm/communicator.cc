@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/resources.h"
 #include "base/text.h"
+#include "comm/rank_log.h"
 
 namespace lockstep::comm {
 
@@ -106,6 +107,18 @@ std::string Operation::describe() const {
                      name, "\", operation ", sequence, ", ", base::human_bytes(static_cast<double>(bytes())));
 }
 
+Communicator::Communicator(CommunicatorIdentity identity) : identity_(std::move(identity)) {
+    if (identity_.log) {
+        place_in_log_ = identity_.log->open(identity_.purpose);
+    }
+}
+
+Communicator::~Communicator() {
+    if (identity_.log) {
+        identity_.log->close(place_in_log_);
+    }
+}
+
 Communicator::OperationScope::OperationScope(Communicator& owner, Operation operation)
     : owner_(owner), exceptions_(std::uncaught_exceptions()) {
     if (owner.in_operation_) {
@@ -117,11 +130,17 @@ Communicator::OperationScope::OperationScope(Communicator& owner, Operation oper
     operation.deadline = std::chrono::steady_clock::now() + owner.identity_.timeout;
     owner.operation_ = std::move(operation);
     owner.in_operation_ = true;
+    if (owner.identity_.log) {
+        owner.identity_.log->begin(owner.place_in_log_, owner.operation_);
+    }
 }
 
 Communicator::OperationScope::~OperationScope() {
     if (std::uncaught_exceptions() == exceptions_) {
         owner_.in_operation_ = false;
+        if (owner_.identity_.log) {
+            owner_.identity_.log->end(owner_.place_in_log_);
+        }
     }
 }
 
@@ -198,7 +217,7 @@ void Communicator::throw_late(std::span<const Rank> behind) const {
     for (const Rank rank : behind) {
         names.push_back(name_of_member(rank));
     }
-    throw base::Error(
+    throw PeerError(
         base::str(describe(), " is not done after ",
                   base::human_duration(std::chrono::duration<double>(identity_.timeout).count()), "; waiting for ",
                   base::join(names, ", "),
@@ -229,7 +248,8 @@ namespace {
 
 class SingleCommunicator final : public Communicator {
   public:
-    SingleCommunicator() : Communicator({"single", Rank{0}, {{0, base::host_name()}}, std::chrono::hours(1)}) {}
+    SingleCommunicator()
+        : Communicator({"single", Rank{0}, {{0, base::host_name()}}, std::chrono::hours(1), nullptr}) {}
 
   private:
     void do_all_reduce(const Buffer&, ReduceOp) override {}

@@ -10,7 +10,17 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
+
 namespace lockstep::comm {
+
+class RankLog;
+
+/// It is others that failed: they did not come in time, or gave up before.
+class PeerError : public base::Error {
+  public:
+    using base::Error::Error;
+};
 
 /// A process's place in a communicator. A type of its own, so that it is not mixed up with counts and positions.
 enum class Rank : std::int32_t {};
@@ -112,18 +122,19 @@ struct CommunicatorIdentity {
     std::string purpose;  ///< a name for messages
     Rank rank{0};         ///< of this process or thread, in the group
     std::vector<Member> members;
-    std::chrono::milliseconds timeout{0};  ///< deadline of one operation
+    std::chrono::milliseconds timeout{0};    ///< deadline of one operation
+    std::shared_ptr<RankLog> log = nullptr;  ///< where operations are written before they wait; none: nowhere
 };
 
 /// A group of ranks that call the same operations in the same order. Every method that takes a name is collective over
 /// the group, blocks until this rank's part is done, is called by one thread at a time, and carries its name for
-/// messages. An operation that outlasts the deadline throws base::Error with the operation's name and sequence number,
-/// bytes, rank and host; the communicator then refuses further calls, and the buffer must be kept until the job ends
-/// (see run_ranks), since a late peer may still write to it. Results of reductions are bitwise the same on all ranks
-/// and from run to run.
+/// messages. An operation that outlasts the deadline throws PeerError with the operation's name and sequence
+/// number, bytes, rank and host; the communicator then refuses further calls, and the buffer must be kept until the job
+/// ends (see run_ranks), since a late peer may still write to it. Results of reductions are bitwise the same on all
+/// ranks and from run to run.
 class Communicator {
   public:
-    virtual ~Communicator() = default;
+    virtual ~Communicator();
     Communicator(const Communicator&) = delete;
     Communicator& operator=(const Communicator&) = delete;
 
@@ -157,7 +168,7 @@ class Communicator {
     virtual std::shared_ptr<std::byte> allocate(std::size_t bytes, std::string_view name);
 
   protected:
-    explicit Communicator(CommunicatorIdentity identity) : identity_(std::move(identity)) {}
+    explicit Communicator(CommunicatorIdentity identity);
 
     virtual void do_all_reduce(const Buffer& buffer, ReduceOp op) = 0;
     virtual void do_reduce_scatter(const Buffer& buffer, std::span<const Slice> slices, ReduceOp op) = 0;
@@ -199,6 +210,7 @@ class Communicator {
     CommunicatorIdentity identity_;
     Operation operation_;
     bool in_operation_ = false;
+    std::size_t place_in_log_ = 0;
 };
 
 /// Size one: everything is already reduced. For programs that run without mpirun.

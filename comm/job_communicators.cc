@@ -108,6 +108,7 @@ struct JobCommunicators::State {
     Topology machines;
     Topology topology;
     bool is_crowded;
+    std::shared_ptr<RankLog> log;
 
     bool shares_memory() const { return topology.nodes() < topology.ranks(); }
 
@@ -115,6 +116,7 @@ struct JobCommunicators::State {
         const std::vector<Rank>& members = topology.ranks_of_node(topology.node_of(rank));
         auto meeting = make_mpi_communicator(purpose, shape.timeout, members);
         CommunicatorIdentity identity = meeting->identity();
+        identity.log = log;
         const Patience patience = beside_compute ? Patience::beside_compute()
                                   : is_crowded   ? Patience::for_crowded_cores()
                                                  : Patience{};
@@ -129,24 +131,25 @@ struct JobCommunicators::State {
         const std::vector<Rank> members = has_lane ? ranks_of_lane(topology, local) : std::vector{rank};
         // A rank that waits inside its node for one that hangs must be the first to speak, and not be blamed itself.
         constexpr std::chrono::seconds longer{3};
-        auto communicator = make_mpi_communicator(purpose, shape.timeout + longer, members);
+        auto communicator = make_mpi_communicator(purpose, shape.timeout + longer, members, log);
         return has_lane ? std::move(communicator) : nullptr;
     }
 };
 
-JobCommunicators::JobCommunicators(JobShape shape) {
+JobCommunicators::JobCommunicators(JobShape shape, std::shared_ptr<RankLog> log) {
     if (!mpi_is_running()) {
         Topology alone({0}, {base::host_name()});
         Topology seen = shaped(alone, shape.topology);
-        state_ = std::make_unique<State>(State{std::move(shape), Rank{0}, std::move(alone), std::move(seen), false});
+        state_ = std::make_unique<State>(
+            State{std::move(shape), Rank{0}, std::move(alone), std::move(seen), false, std::move(log)});
         return;
     }
-    const auto world = make_mpi_communicator("start", shape.timeout);
+    const auto world = make_mpi_communicator("start", shape.timeout, log);
     Topology machines = detect_topology(*world);
     Topology seen = shaped(machines, shape.topology);
     const bool crowded = is_any_machine_crowded(*world, machines);
-    state_ =
-        std::make_unique<State>(State{std::move(shape), world->rank(), std::move(machines), std::move(seen), crowded});
+    state_ = std::make_unique<State>(
+        State{std::move(shape), world->rank(), std::move(machines), std::move(seen), crowded, std::move(log)});
 }
 
 JobCommunicators::~JobCommunicators() = default;
@@ -178,12 +181,12 @@ std::unique_ptr<Communicator> JobCommunicators::make(std::string purpose, bool b
         return make_single_communicator();
     }
     if (!state.shares_memory()) {
-        return make_mpi_communicator(std::move(purpose), state.shape.timeout);
+        return make_mpi_communicator(std::move(purpose), state.shape.timeout, state.log);
     }
     if (state.topology.nodes() == 1) {
         return state.inside_node(purpose, beside_compute);
     }
-    CommunicatorIdentity identity{purpose, state.rank, {}, state.shape.timeout};
+    CommunicatorIdentity identity{purpose, state.rank, {}, state.shape.timeout, state.log};
     for (std::int32_t rank = 0; rank < state.topology.ranks(); ++rank) {
         identity.members.push_back({rank, state.topology.host_of(Rank{rank})});
     }

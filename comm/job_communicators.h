@@ -27,8 +27,9 @@ Topology shaped(const Topology& detected, std::string_view shape);
 /// composed where both are needed; the single communicator where MPI does not run.
 class JobCommunicators {
   public:
-    /// Collective over all ranks. Throws base::UsageError for a topology that doesn't fit.
-    explicit JobCommunicators(JobShape shape);
+    /// Collective over all ranks. Throws base::UsageError for a topology that doesn't fit. `log`: where the
+    /// communicators write their operations, such as JobWatch's.
+    explicit JobCommunicators(JobShape shape, std::shared_ptr<RankLog> log = nullptr);
     ~JobCommunicators();
 
     /// As `shape` sees it.

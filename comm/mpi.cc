@@ -4,7 +4,6 @@
 
 #include <cstdlib>
 #include <exception>
-#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -85,44 +84,17 @@ MpiGuard::~MpiGuard() {
     }
 }
 
-void abort_job(int exit_code, std::string_view message) {
+void end_all_ranks(int exit_code) {
     LOCKSTEP_CHECK_NE(exit_code, 0);
-    base::log_error(message);
     if (mpi_is_running()) {
         MPI_Abort(MPI_COMM_WORLD, exit_code);
     }
     std::_Exit(exit_code);
 }
 
-namespace {
-
-[[noreturn]] void abort_after(const char* what, int exit_code) {
-    int rank = 0;
-    if (mpi_is_running() && MPI_Comm_rank(MPI_COMM_WORLD, &rank) == MPI_SUCCESS && rank != 0) {
-        // Where all ranks meet the same error (a wrong recipe, a missing file), rank 0 alone gets to say it.
-        std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    }
-    abort_job(exit_code, what);
-}
-
-}  // namespace
-
-int run_ranks(const std::function<int()>& body) {
-    if (!is_launched_by_mpi()) {
-        return body();
-    }
-    try {
-        const MpiGuard guard;
-        try {
-            return body();
-        } catch (const base::UsageError& error) {
-            abort_after(error.what(), base::exit_code::usage);
-        } catch (const std::exception& error) {
-            abort_after(error.what(), base::exit_code::failure);
-        }
-    } catch (const std::exception& error) {
-        abort_after(error.what(), base::exit_code::failure);
-    }
+void abort_job(int exit_code, std::string_view message) {
+    base::log_error(message);
+    end_all_ranks(exit_code);
 }
 
 namespace {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -36,20 +35,20 @@ class MpiGuard {
 /// without MPI. No destructor runs.
 [[noreturn]] void abort_job(int exit_code, std::string_view message);
 
-/// Runs a program's ranks: starts MPI if this process was launched by it, calls `body` and returns what it returns (the
-/// same on every rank). An exception on any rank ends the job on all: its text is logged, the exit code is 2 for a
-/// base::UsageError and 1 otherwise. Without MPI, exceptions pass through.
-int run_ranks(const std::function<int()>& body);
+/// Ends all ranks at once, without a word; see abort_job.
+[[noreturn]] void end_all_ranks(int exit_code);
 
 /// All ranks of the job, over MPI point-to-point messages, on a communicator of its own: operations of two purposes
 /// never meet. Buffers lie in host memory. `purpose` is a name for messages; `timeout` is the deadline of one
 /// operation, and of this call. Collective; MPI must run (MpiGuard) with MPI_THREAD_MULTIPLE, and the object must go
 /// before MPI does.
-std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::chrono::milliseconds timeout);
+std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::chrono::milliseconds timeout,
+                                                    std::shared_ptr<RankLog> log = nullptr);
 /// Of `members` alone, which this rank is one of; ranks in its order. Collective over all ranks of the job, each of
 /// which names the members of its own group: groups are disjoint or equal.
 std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::chrono::milliseconds timeout,
-                                                    std::span<const Rank> members);
+                                                    std::span<const Rank> members,
+                                                    std::shared_ptr<RankLog> log = nullptr);
 
 /// Who shares memory with whom. Collective over `world`, a communicator of all ranks; this host alone where MPI does
 /// not run.

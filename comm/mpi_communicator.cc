@@ -478,12 +478,12 @@ class MpiCommunicator final : public Communicator {
 }  // namespace
 
 std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::chrono::milliseconds timeout,
-                                                    std::span<const Rank> members) {
+                                                    std::span<const Rank> members, std::shared_ptr<RankLog> log) {
     LOCKSTEP_CHECK(mpi_is_running(), "communicator ", purpose, " needs a MpiGuard");
     require_thread_multiple();
     int world_rank = 0;
     check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &world_rank), "MPI_Comm_rank");
-    CommunicatorIdentity identity{std::move(purpose), Rank{0}, {}, timeout};
+    CommunicatorIdentity identity{std::move(purpose), Rank{0}, {}, timeout, std::move(log)};
     for (const Rank member : members) {
         if (index_of(member) == world_rank) {
             identity.rank = Rank{static_cast<std::int32_t>(identity.members.size())};
@@ -498,7 +498,8 @@ std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::ch
     return communicator;
 }
 
-std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::chrono::milliseconds timeout) {
+std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::chrono::milliseconds timeout,
+                                                    std::shared_ptr<RankLog> log) {
     LOCKSTEP_CHECK(mpi_is_running(), "communicator ", purpose, " needs a MpiGuard");
     int size = 0;
     check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
@@ -507,7 +508,7 @@ std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::ch
     for (int rank = 0; rank < size; ++rank) {
         all.push_back(Rank{rank});
     }
-    return make_mpi_communicator(std::move(purpose), timeout, all);
+    return make_mpi_communicator(std::move(purpose), timeout, all, std::move(log));
 }
 
 }  // namespace lockstep::comm

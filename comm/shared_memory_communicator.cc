@@ -467,7 +467,7 @@ class SharedMemoryCommunicator final : public Communicator {
         box.failure[length] = '\0';
         box.has_failed.store(1);
         futex_wake_all(box.phase);
-        throw base::Error(text);
+        throw PeerError(text);
     }
 
     std::string name_of_peer(std::size_t peer) const { return name_of_member(Rank{static_cast<std::int32_t>(peer)}); }

@@ -11,11 +11,11 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "base/resources.h"
 #include "comm/gradient_reducer.h"
 #include "comm/partitioned_optimizer.h"
+#include "comm/rank_log.h"
 #include "sharding/augmentation.h"
 #include "sharding/loader.h"
 #include "trainer/models/layers.h"
@@ -150,6 +150,8 @@ struct Trainer::State {
     void check_ledger();
     sharding::Ledger total_ledger();
     void read_resources();
+    /// What the stop report says that this rank was at.
+    void enter(std::string_view phase);
     Evaluation evaluate(std::size_t pictures);
     void swap_average();
     void save(bool with_weights);
@@ -450,6 +452,12 @@ sharding::Ledger Trainer::State::total_ledger() {
             static_cast<std::uint64_t>(halves[1]) + (static_cast<std::uint64_t>(halves[2]) << 32)};
 }
 
+void Trainer::State::enter(std::string_view phase) {
+    if (const auto& log = comms.control.identity().log) {
+        log->enter(phase, static_cast<std::int64_t>(progress.optimizer_steps));
+    }
+}
+
 void Trainer::State::check_ledger() {
     const auto seen = total_ledger();
     const auto expected = sharding::Ledger::whole(train.size());
@@ -479,6 +487,7 @@ void Trainer::State::swap_average() {
 }
 
 Evaluation Trainer::State::evaluate(std::size_t pictures) {
+    enter("evaluation");
     swap_average();
     const EvaluationOptions options{.image_size = static_cast<std::uint32_t>(recipe.image_size),
                                     .batch = static_cast<std::uint64_t>(recipe.evaluation.batch),
@@ -563,6 +572,7 @@ std::vector<TensorPiece> Trainer::State::pieces_to_save() const {
 
 /// Collective.
 void Trainer::State::save(bool with_weights) {
+    enter("saving a checkpoint");
     const auto seen = total_ledger();
     const CheckpointContent content{.model = recipe.model,
                                     .classes = train.classes(),
@@ -716,7 +726,9 @@ Outcome Trainer::run() {
     const auto save_every = static_cast<std::uint64_t>(s.recipe.checkpoint.every_steps);
     while (s.progress.epoch < static_cast<std::uint64_t>(s.recipe.epochs) && !s.reached_step_limit()) {
         const double started = base::monotonic_seconds();
+        s.enter("reading data");
         sharding::Batch batch = loader.next();
+        s.enter("training");
         s.train_step(batch, started);
         loader.give_back(std::move(batch));
         s.read_resources();

@@ -1,7 +1,11 @@
 // A job of ranks of which one goes wrong in a chosen way; job_end_test looks at how the job ends.
+#include <algorithm>
+#include <chrono>
 #include <csignal>
-#include <functional>
+#include <cstdlib>
+#include <initializer_list>
 #include <iostream>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -9,15 +13,26 @@
 #include "base/error.h"
 #include "base/exit_code.h"
 #include "comm/job_communicators.h"
+#include "comm/job_watch.h"
 #include "comm/mpi.h"
 
 namespace lockstep::comm {
 namespace {
 
-int run(const std::string& mode, const std::string& topology) {
-    const JobCommunicators job({.topology = topology, .timeout = std::chrono::seconds(mode == "absent" ? 5 : 100)});
+bool is_any_of(const std::string& mode, std::initializer_list<const char*> modes) {
+    return std::ranges::find(modes, mode) != modes.end();
+}
+
+int run(const std::string& mode, const std::string& topology, JobWatch& watch) {
+    const bool waits_in_vain = is_any_of(mode, {"absent", "stopped", "fewer", "mismatch"});
+    const JobCommunicators job({.topology = topology, .timeout = std::chrono::seconds(waits_in_vain ? 5 : 100)},
+                               watch.log());
     const auto ranks = job.make("gradients");
     const bool is_last = index_of(ranks->rank()) == ranks->size() - 1;
+    if (const char* const directory = std::getenv("LOCKSTEP_TEST_DIRECTORY")) {
+        watch.keep_in(directory);
+    }
+    watch.log()->enter("rehearsing", 7);
     ranks->barrier("start");
     if (is_last && mode == "throw") {
         throw base::Error("disk full on purpose");
@@ -31,11 +46,23 @@ int run(const std::string& mode, const std::string& topology) {
     if (is_last && mode == "killed") {
         raise(SIGKILL);
     }
+    if (is_last && mode == "stopped") {
+        raise(SIGSTOP);
+    }
+    if (is_last && mode == "slow") {
+        std::this_thread::sleep_for(std::chrono::seconds(3));
+    }
     if (mode == "usage") {
         throw base::UsageError("unknown key on purpose");
     }
-    std::vector<float> values(100000);
-    ranks->all_reduce(Buffer::of(std::span(values)), ReduceOp::sum, "bucket 3");
+    std::vector<float> values(is_last && mode == "mismatch" ? 99999 : 100000);
+    if (!(is_last && mode == "fewer")) {
+        ranks->all_reduce(Buffer::of(std::span(values)), ReduceOp::sum, "bucket 3");
+    }
+    if (is_last && mode == "fewer") {
+        // It goes on with something else than the others, and never comes to their operation.
+        std::this_thread::sleep_for(std::chrono::seconds(100));
+    }
     if (mode == "again") {
         return base::exit_code::run_again;
     }
@@ -52,10 +79,12 @@ int main(int argc, char** argv) {
     if (mode == "guard") {  // without run_ranks: the exception meets the guard before any handler
         try {
             const lockstep::comm::MpiGuard guard;
-            return lockstep::comm::run("throw", topology);
+            lockstep::comm::JobWatch watch;
+            return lockstep::comm::run("throw", topology, watch);
         } catch (const std::exception&) {
             return lockstep::base::exit_code::success;
         }
     }
-    return lockstep::comm::run_ranks([&] { return lockstep::comm::run(mode, topology); });
+    return lockstep::comm::run_ranks(
+        [&](lockstep::comm::JobWatch& watch) { return lockstep::comm::run(mode, topology, watch); });
 }

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "comm/job_communicators.h"
+#include "comm/job_watch.h"
 #include "comm/mpi.h"
 
 namespace lockstep::comm {

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/exit_code.h"
+#include "comm/job_watch.h"
 #include "comm/mpi.h"
 #include "tests/comm/collective_checks.h"
 

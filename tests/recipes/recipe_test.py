@@ -78,7 +78,7 @@ class Composed(Recipe):
     def compose(self, scenes):
         for part, split, images in (("train", "train", scenes), ("validation", "t10k", 1000)):
             self.lockstep("import", "composed", "--articles", ARTICLES, "--photos", PHOTOS, "--split", split, "--images", images,
-                          "--size", 128, "--smallest", 24, "--largest", 44, "--fewest-articles", 6, "--most-articles", 14,
+                          "--size", 128, "--smallest", 36, "--largest", 56, "--fewest-articles", 4, "--most-articles", 12,
                           "--classes", CLASSES, "--out", self.data[part])
 
     def test_minute(self):
@@ -88,7 +88,7 @@ class Composed(Recipe):
         self.assertGreaterEqual(last["AP50"], 0.45)  # 0.65 seen
 
     def test_whole(self):
-        self.compose(30000)
+        self.compose(45000)
         self.assertGreaterEqual(self.train(seconds=1700)["AP50"], 0.90)
 
 

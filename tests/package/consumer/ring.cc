@@ -6,7 +6,7 @@
 #include <span>
 
 #include "comm/job_communicators.h"
-#include "comm/mpi.h"
+#include "comm/job_watch.h"
 
 int main() {
     return lockstep::comm::run_ranks([] {

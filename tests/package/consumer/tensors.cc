@@ -8,7 +8,7 @@
 
 #include "comm/flat_tensors.h"
 #include "comm/job_communicators.h"
-#include "comm/mpi.h"
+#include "comm/job_watch.h"
 
 int main() {
     return lockstep::comm::run_ranks([] {

@@ -1,0 +1,182 @@
+#include "comm/node_link.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <thread>
+
+#include "base/error.h"
+#include "comm/stop_report.h"
+
+namespace lockstep::comm {
+namespace {
+
+using namespace std::chrono_literals;
+
+SeenRank rank_three() {
+    SeenRank rank;
+    rank.member = {3, "node1"};
+    rank.state = RankState::failed;
+    rank.process = 4711;
+    rank.exit_code = 2;
+    rank.failed_at = machine_nanoseconds() - 5'000'000'000;
+    rank.failure = "no such file: \"\xff\", \n two lines";
+    rank.phase = "training";
+    rank.step = 12;
+    SeenOperation seen;
+    seen.purpose = "gradients";
+    seen.operation = {OperationKind::reduce_scatter, ReduceOp::max, DataType::f64, 1000, "bucket 3", 40, {}};
+    seen.is_under_way = true;
+    seen.seconds = 3.25;
+    rank.operations = {seen};
+    return rank;
+}
+
+/// Looks until `is_there` or, after far more time than it can take, gives up.
+template <typename Condition>
+bool comes(NodeLinkServer& server, Condition is_there) {
+    for (int i = 0; i < 1000; ++i) {
+        server.look();
+        if (is_there()) {
+            return true;
+        }
+        std::this_thread::sleep_for(5ms);
+    }
+    return false;
+}
+
+TEST(NodeLink, RanksArriveAsTheyWereSent) {
+    NodeLinkServer server;
+    NodeLinkClient client(server.invitation(), 5s);
+    const SeenRank sent = rank_three();
+    client.tell({sent});
+    ASSERT_TRUE(comes(server, [&] { return !server.ranks(1h).empty(); }));
+    ASSERT_EQ(server.ranks(1h).size(), 1u);
+    const SeenRank got = server.ranks(1h)[0];
+    EXPECT_EQ(got.member.world_rank, 3);
+    EXPECT_EQ(got.member.host, "node1");
+    EXPECT_EQ(got.state, RankState::failed);
+    EXPECT_EQ(got.process, 4711);
+    EXPECT_EQ(got.exit_code, 2);
+    EXPECT_NEAR(static_cast<double>(got.failed_at), static_cast<double>(sent.failed_at), 1e9);
+    EXPECT_NE(got.failure.find("no such file"), std::string::npos) << got.failure;
+    EXPECT_NE(got.failure.find("\n two lines"), std::string::npos) << got.failure;
+    EXPECT_EQ(got.phase, "training");
+    EXPECT_EQ(got.step, 12);
+    ASSERT_EQ(got.operations.size(), 1u);
+    EXPECT_EQ(got.operations[0].describe(), sent.operations[0].describe());
+    EXPECT_FALSE(got.is_gone);
+}
+
+TEST(NodeLink, MuchMoreThanOnePacketArrivesWhole) {
+    NodeLinkServer server;
+    NodeLinkClient client(server.invitation(), 5s);
+    std::vector<SeenRank> many(2000, rank_three());
+    for (SeenRank& rank : many) {
+        rank.failure = std::string(1000, 'x');
+    }
+    client.tell(many);
+    ASSERT_TRUE(comes(server, [&] {
+        client.look();
+        return server.ranks(1h).size() == many.size();
+    }));
+}
+
+TEST(NodeLink, TheEndIsAnnounced) {
+    NodeLinkServer server;
+    NodeLinkClient client(server.invitation(), 5s);
+    client.tell({rank_three()});
+    ASSERT_TRUE(comes(server, [&] { return !server.ranks(1h).empty(); }));
+    EXPECT_EQ(client.exit_code(), 0);
+    server.announce_end(75);
+    ASSERT_TRUE(comes(server, [&] {
+        client.look();
+        return client.exit_code() == 75;
+    }));
+}
+
+TEST(NodeLink, RanksOfAMachineThatVanishedAreGoneAndAFarewellIsNoVanishing) {
+    NodeLinkServer server;
+    std::optional<NodeLinkClient> dying(std::in_place, server.invitation(), 5s);
+    std::optional<NodeLinkClient> leaving(std::in_place, server.invitation(), 5s);
+    dying->tell({rank_three()});
+    SeenRank well = rank_three();
+    well.state = RankState::runs;
+    leaving->tell({well});
+    ASSERT_TRUE(comes(server, [&] { return server.ranks(1h).size() == 2; }));
+    leaving->say_farewell();
+    leaving.reset();
+    ASSERT_TRUE(comes(server, [&] { return server.ranks(1h).size() == 1; }));
+    dying.reset();
+    ASSERT_TRUE(comes(server, [&] { return server.ranks(1h)[0].is_gone; }));
+}
+
+TEST(NodeLink, ASilentMachineIsOutOfReach) {
+    NodeLinkServer server;
+    NodeLinkClient client(server.invitation(), 5s);
+    client.tell({rank_three()});
+    ASSERT_TRUE(comes(server, [&] { return !server.ranks(1h).empty(); }));
+    EXPECT_FALSE(server.ranks(1h)[0].is_out_of_reach);
+    std::this_thread::sleep_for(20ms);
+    EXPECT_TRUE(server.ranks(10ms)[0].is_out_of_reach);
+}
+
+TEST(NodeLink, AClientNoticesThatTheServerIsGone) {
+    std::optional<NodeLinkServer> server(std::in_place);
+    NodeLinkClient client(server->invitation(), 5s);
+    server->look();
+    EXPECT_FALSE(client.is_lost());
+    server.reset();
+    for (int i = 0; i < 1000 && !client.is_lost(); ++i) {
+        client.look();
+        std::this_thread::sleep_for(5ms);
+    }
+    EXPECT_TRUE(client.is_lost());
+}
+
+TEST(NodeLink, StrangersAreTurnedAway) {
+    NodeLinkServer server;
+    std::istringstream words(server.invitation());
+    std::string secret, port;
+    words >> secret >> port;
+    for (const std::string& text :
+         {std::string("GET / HTTP/1.1\n"), std::string("{\"ranks\":[],\"secret\":\"guess\"}\n"),
+          "{\"ranks\":[{\"rank\":\"no number\"}],\"secret\":\"" + secret + "\"}\n", std::string("[1]\n"),
+          std::string("\n"), std::string(100, '\xff') + "\n"}) {
+        const Socket stranger(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        sockaddr_in to{};
+        to.sin_family = AF_INET;
+        to.sin_port = htons(static_cast<std::uint16_t>(std::stoi(port)));
+        to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        ASSERT_EQ(connect(stranger.descriptor(), reinterpret_cast<const sockaddr*>(&to), sizeof to), 0);
+        ASSERT_EQ(send(stranger.descriptor(), text.data(), text.size(), MSG_NOSIGNAL),
+                  static_cast<ssize_t>(text.size()));
+        std::this_thread::sleep_for(20ms);
+        server.look();
+        EXPECT_TRUE(server.ranks(1h).empty()) << text;
+    }
+}
+
+TEST(NodeLink, NobodyThereIsAnErrorThatNamesTheAddresses) {
+    std::string invitation;
+    {
+        const NodeLinkServer server;
+        invitation = server.invitation();
+    }
+    try {
+        const NodeLinkClient client(invitation, 1s);
+        FAIL() << "it connected to " << invitation;
+    } catch (const base::Error& error) {
+        EXPECT_NE(std::string(error.what()).find("127.0.0.1"), std::string::npos) << error.what();
+    }
+}
+
+}  // namespace
+}  // namespace lockstep::comm
