@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::string_view waits = "waits";
 constexpr std::string_view done = "done ";
-constexpr std::size_t number_digits = 10;
+constexpr std::size_t number_digits = 20;
 
 /// "2026-11-30T20:15:02.123456Z"
 std::string time_text() {
@@ -77,7 +77,12 @@ std::uint64_t FlightRecord::begin(std::string_view operation) {
 }
 
 void FlightRecord::end(std::uint64_t number) {
-    std::copy(done.begin(), done.end(), line(number) + number_digits + 1);
+    std::array<char, number_digits + 2> digits{};
+    std::snprintf(digits.data(), digits.size(), "%0*llu ", static_cast<int>(number_digits),
+                  static_cast<unsigned long long>(number));
+    if (std::equal(digits.begin(), digits.end() - 1, line(number))) {
+        std::copy(done.begin(), done.end(), line(number) + number_digits + 1);
+    }
 }
 
 }  // namespace lockstep::comm

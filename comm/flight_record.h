@@ -23,6 +23,7 @@ class FlightRecord {
 
     /// Writes a line, cut to its width, and returns its number, counted from 0.
     std::uint64_t begin(std::string_view operation);
+    /// Where the line has been written over since, nothing is marked.
     void end(std::uint64_t number);
 
   private:

@@ -1,10 +1,13 @@
 #include "comm/job_watch.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -43,8 +46,11 @@ constexpr auto pause_between_looks = 100ms;
 /// From the first sign of trouble to the report: others may be about to fail, and say more.
 constexpr auto grace_after_death = 200ms;
 constexpr auto grace_after_failure = 1s;
-/// The first rank of a machine is to write the report; where it can't, the next ones do.
-constexpr auto grace_of_next_rank = 100ms;
+/// The first rank of a machine is to write the report; where it can't, another one does.
+constexpr auto grace_of_next_rank = 200ms;
+/// Of one who claimed to write the report.
+constexpr auto longest_writing = 5s;
+constexpr unsigned longest_abort_seconds = 5;
 /// Of a rank that failed, until it ends the job by itself.
 constexpr auto longest_wait_for_report = 10s;
 /// Between machines: how often they tell of themselves, how long a report may be awaited that would tell of all
@@ -114,9 +120,11 @@ struct JobWatch::State {
             memory = exchange_over(make_mpi_communicator("watch, inside a node", set_up_timeout, mine))
                          ->share(entry_bytes)
                          .owner();
+        } catch (const PeerError&) {
+            throw;
         } catch (const base::Error& error) {
             if (own == 0) {
-                base::log_warning(base::str("no stop report will tell why a job ended: ", error.what()));
+                base::log_warning(base::str("each rank will report for itself alone: ", error.what()));
             }
             make_own_memory();
             members = {members[own]};
@@ -140,13 +148,16 @@ struct JobWatch::State {
     }
 
     /// On the thread: it may take a while where a firewall swallows packets.
-    void connect() {
+    void connect(const std::stop_token& stop) {
         if (own != 0 || world_rank == 0 || invitation.empty()) {
             return;
         }
         try {
             client.emplace(invitation, patience_of_connecting);
         } catch (const base::Error& error) {
+            if (stop.stop_requested()) {
+                return;
+            }
             base::log_warning(base::str("stop reports will tell of one machine only: ", error.what()));
         }
     }
@@ -169,20 +180,49 @@ struct JobWatch::State {
         return seen;
     }
 
+    /// Of this machine. The first rank looks at every process, each other one at its neighbour alone, which is enough
+    /// for one of them to notice, and not too much where there are a hundred.
+    bool is_any_in_trouble() const {
+        for (std::size_t rank = 0; rank < members.size(); ++rank) {
+            const RankState state = status(rank).state.load(std::memory_order_acquire);
+            const bool is_looked_at = rank != own && (own == 0 || rank == (own + 1) % members.size());
+            if (state == RankState::failed || state == RankState::was_late ||
+                (is_looked_at && has_died(status(rank)))) {
+                return true;
+            }
+        }
+        return false;
+    }
+
     /// On the thread.
     void watch(const std::stop_token& stop) {
-        connect();
-        std::optional<Clock::time_point> trouble_since;
+        try {
+            look_until(stop);
+        } catch (const std::exception& error) {
+            // The job itself is well: it must not end for this.
+            base::log_warning(base::str("no stop report will tell why a job ended: ", error.what()));
+        }
+    }
+
+    void look_until(const std::stop_token& stop) {
+        connect(stop);
+        constexpr Clock::time_point never = Clock::time_point::max();
+        Clock::time_point trouble_since = never, claim_seen = never;
         Clock::time_point told{};
         while (!stop.stop_requested()) {
             if (const int code = verdict().exit_code.load(std::memory_order_acquire); code != 0) {
                 std::_Exit(code);
             }
-            std::vector<SeenRank> seen = see_all();
-            const bool is_new_trouble = !trouble_since && std::ranges::any_of(seen, is_in_trouble);
+            if (verdict().is_claimed.load(std::memory_order_acquire) != 0) {
+                claim_seen = std::min(claim_seen, Clock::now());
+                if (Clock::now() - claim_seen > longest_writing) {
+                    end_machine(base::exit_code::failure);  // who claimed it died, or hangs in a write
+                }
+            }
+            bool is_trouble = is_any_in_trouble();
             if (client) {
-                if (is_new_trouble || Clock::now() - told >= pause_between_tellings) {
-                    client->tell(seen);
+                if ((is_trouble && trouble_since == never) || Clock::now() - told >= pause_between_tellings) {
+                    client->tell(see_all());
                     told = Clock::now();
                 }
                 client->look();
@@ -190,19 +230,26 @@ struct JobWatch::State {
                     end_machine(client->exit_code());
                 }
             }
+            std::vector<SeenRank> of_others;
             if (server) {
                 server->look();
-                std::ranges::move(server->ranks(longest_silence), std::back_inserter(seen));
-                std::ranges::sort(seen, {}, [](const SeenRank& rank) { return rank.member.world_rank; });
+                of_others = server->ranks(longest_silence);
+                is_trouble = is_trouble || std::ranges::any_of(of_others, is_in_trouble);
             }
-            if (std::ranges::any_of(seen, is_in_trouble)) {
-                trouble_since = trouble_since.value_or(Clock::now());
-                if (Clock::now() - *trouble_since >= grace_before_report(seen)) {
+            if (!is_trouble) {
+                trouble_since = never;
+            } else {
+                std::vector<SeenRank> seen = see_all();
+                std::ranges::move(of_others, std::back_inserter(seen));
+                std::ranges::sort(seen, {}, [](const SeenRank& rank) { return rank.member.world_rank; });
+                trouble_since = std::min(trouble_since, Clock::now());
+                if (std::ranges::any_of(seen, is_in_trouble) &&
+                    Clock::now() - trouble_since >= grace_before_report(seen)) {
                     end_with_report(seen);
                 }
             }
             std::unique_lock lock(mutex);
-            const auto pause = trouble_since ? pause_between_looks / 4 : pause_between_looks;
+            const auto pause = trouble_since != never ? pause_between_looks / 4 : pause_between_looks;
             woken.wait_for(lock, stop, pause, [] { return false; });
         }
         if (client) {
@@ -219,12 +266,11 @@ struct JobWatch::State {
         } else if (std::ranges::any_of(seen, &SeenRank::is_gone)) {
             grace = grace_after_death;
         }
-        const bool is_for_all_machines = server.has_value() || !has_other_machines;
         const bool is_cut_off = client && client->is_lost();
-        if (!is_for_all_machines && !is_cut_off) {
+        if (!seen_ranks_are_all() && !is_cut_off) {
             grace += grace_of_other_machines;
         }
-        return grace + grace_of_next_rank * static_cast<std::int64_t>(own);
+        return grace + (own == 0 ? Clock::duration::zero() : Clock::duration(grace_of_next_rank));
     }
 
     void end_with_report(const std::vector<SeenRank>& seen) {
@@ -234,31 +280,41 @@ struct JobWatch::State {
         }
         const StopReport report = make_stop_report(seen);
         base::log_error(report.text);
-        {
-            const std::scoped_lock lock(mutex);
-            if (!directory.empty()) {
-                try {
-                    base::write_whole(directory / "stop_report.json", report.json);
-                } catch (const std::exception& error) {
-                    base::log_error(error.what());
-                }
-            }
-        }
         if (server) {
             server->announce_end(report.exit_code);
         }
+        write_report(report.json);
         end_machine(report.exit_code);
     }
 
+    void write_report(const std::string& json) {
+        const std::scoped_lock lock(mutex);
+        if (directory.empty()) {
+            return;
+        }
+        const bool is_for_all = seen_ranks_are_all();
+        const std::string name =
+            is_for_all ? "stop_report.json" : base::str("stop_report-", members[own].host, ".json");
+        try {
+            base::write_whole(directory / name, json);
+        } catch (const std::exception& error) {
+            base::log_error(error.what());
+        }
+    }
+
+    /// Whether this rank's reports tell of all machines.
+    bool seen_ranks_are_all() const { return server.has_value() || !has_other_machines; }
+
     /// This machine's ranks see the verdict; those that the link doesn't reach are the launcher's.
-    [[noreturn]] void end_machine(int exit_code) {
+    [[noreturn]] void end_machine(int exit_code) const {
         verdict().exit_code.store(exit_code, std::memory_order_release);
+        std::signal(SIGALRM, SIG_DFL);
+        alarm(longest_abort_seconds);  // MPI_Abort talks with the launcher, who may be out of reach
         end_all_ranks(exit_code);
     }
 
     [[noreturn]] void fail(const char* text, int exit_code, bool is_late) {
         log->failed(text, exit_code, is_late);
-        woken.notify_all();
         std::this_thread::sleep_for(longest_wait_for_report);
         abort_job(exit_code, text);
     }
@@ -295,11 +351,15 @@ int JobWatch::run(const std::function<int()>& work) {
 }
 
 void JobWatch::keep_in(const std::filesystem::path& directory) {
-    std::filesystem::create_directories(directory / "flight");
-    if (state_->world_rank == 0) {
-        std::filesystem::remove(directory / "stop_report.json");  // an earlier attempt's
+    try {
+        if (state_->world_rank == 0) {
+            std::filesystem::remove(directory / "stop_report.json");  // an earlier attempt's
+        }
+        std::filesystem::create_directories(directory / "flight");
+        state_->log->record_in(directory / "flight" / base::str("rank-", state_->world_rank, ".txt"));
+    } catch (const std::exception& error) {
+        base::log_warning(base::str("no flight record is kept: ", error.what()));
     }
-    state_->log->record_in(directory / "flight" / base::str("rank-", state_->world_rank, ".txt"));
     const std::scoped_lock lock(state_->mutex);
     state_->directory = directory;
 }
@@ -315,10 +375,14 @@ int run_ranks(const std::function<int(JobWatch&)>& body) {
     }
     try {
         const MpiGuard guard;
-        JobWatch watch;
-        const int code = watch.run([&] { return body(watch); });
-        watch.finish();
-        return code;
+        try {
+            JobWatch watch;
+            const int code = watch.run([&] { return body(watch); });
+            watch.finish();
+            return code;
+        } catch (const std::exception& error) {
+            abort_job(base::exit_code::failure, error.what());
+        }
     } catch (const std::exception& error) {
         abort_job(base::exit_code::failure, error.what());
     }

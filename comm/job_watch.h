@@ -14,7 +14,7 @@ namespace lockstep::comm {
 class JobWatch {
   public:
     /// Collective over all ranks where MPI runs; else it keeps a log for this process alone. Where the ranks of a
-    /// machine can't share memory, says so and does without the reports.
+    /// machine can't share memory, says so, and each reports for itself.
     JobWatch();
     ~JobWatch();
     JobWatch(const JobWatch&) = delete;
@@ -26,8 +26,9 @@ class JobWatch {
     /// ranks: the exit code is 2 for a base::UsageError and 1 otherwise. Without MPI, exceptions pass through.
     int run(const std::function<int()>& work);
 
-    /// From now on, flight records are kept in DIRECTORY/flight, and a stop report in DIRECTORY/stop_report.json.
-    /// Not collective; throws base::Error. Call it while no operation is under way.
+    /// From now on, flight records are kept in DIRECTORY/flight, where that is possible, and a stop report in
+    /// DIRECTORY/stop_report.json (stop_report-HOST.json, if it tells of one machine of several). Not collective. Call
+    /// it while no operation is under way.
     void keep_in(const std::filesystem::path& directory);
 
     /// This rank is through: from now on it is in nobody's way.

@@ -263,8 +263,8 @@ class MpiCommunicator final : public Communicator {
         for (int done = 0; done == 0; backoff.pause()) {
             check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
             if (done == 0 && Clock::now() > operation().deadline) {
-                throw base::Error(base::str(describe(), " did not end within the time limit: some rank has not asked ",
-                                            "for this communicator"));
+                throw PeerError(base::str(describe(), " did not end within the time limit: some rank has not asked ",
+                                          "for this communicator"));
             }
         }
         check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -34,6 +35,9 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t longest_line = std::size_t{16} << 20;
 
 constexpr double nanoseconds_per_second = 1e9;
+
+/// Of a connection on which nobody said the secret.
+constexpr std::chrono::seconds patience_with_strangers{5};
 
 /// Times go as ages: machines have clocks of their own.
 Json to_json(const SeenRank& rank) {
@@ -110,7 +114,7 @@ std::string random_secret() {
     return text;
 }
 
-/// Of the interfaces that are up, this machine's own loopback last.
+/// Of the interfaces that are up; the loopback, which every machine has, only where there is no other.
 std::vector<std::string> own_addresses() {
     ifaddrs* first = nullptr;
     if (getifaddrs(&first) != 0) {
@@ -119,7 +123,8 @@ std::vector<std::string> own_addresses() {
     const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(first, freeifaddrs);
     std::vector<std::string> addresses;
     for (const ifaddrs* interface = first; interface != nullptr; interface = interface->ifa_next) {
-        if (interface->ifa_addr == nullptr || interface->ifa_addr->sa_family != AF_INET) {
+        if (interface->ifa_addr == nullptr || interface->ifa_addr->sa_family != AF_INET ||
+            (interface->ifa_flags & IFF_UP) == 0) {
             continue;
         }
         std::array<char, INET_ADDRSTRLEN> text{};
@@ -127,7 +132,10 @@ std::vector<std::string> own_addresses() {
         inet_ntop(AF_INET, &address->sin_addr, text.data(), text.size());
         addresses.emplace_back(text.data());
     }
-    std::ranges::stable_partition(addresses, [](const std::string& text) { return !text.starts_with("127."); });
+    const auto is_loopback = [](const std::string& text) { return text.starts_with("127."); };
+    if (!std::ranges::all_of(addresses, is_loopback)) {
+        std::erase_if(addresses, is_loopback);
+    }
     return addresses;
 }
 
@@ -190,7 +198,8 @@ void LineStream::send(const std::string& line) {
     while (!queued_.empty()) {
         const ssize_t sent = ::send(socket_.descriptor(), queued_.data(), queued_.size(), MSG_NOSIGNAL);
         if (sent < 0) {
-            if (errno != EAGAIN && errno != EINTR) {
+            const bool is_passing = errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ENOMEM;
+            if (!is_passing) {
                 socket_.close();
             }
             return;
@@ -202,13 +211,14 @@ void LineStream::send(const std::string& line) {
 std::vector<std::string> LineStream::exchange() {
     send("");
     std::array<char, 65536> buffer{};
-    while (is_open()) {
+    while (is_open() && received_.size() <= longest_line) {
         const ssize_t length = recv(socket_.descriptor(), buffer.data(), buffer.size(), 0);
         if (length > 0) {
             received_.append(buffer.data(), static_cast<std::size_t>(length));
-        } else if (length < 0 && (errno == EAGAIN || errno == EINTR)) {
+        } else if (length < 0 && (errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ENOMEM)) {
             break;
         } else {
+            was_closed_by_peer_ = length == 0;
             socket_.close();
         }
     }
@@ -249,18 +259,20 @@ void NodeLinkServer::look() {
     }
     for (Peer& peer : peers_) {
         for (const std::string& line : peer.stream.exchange()) {
-            const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-            if (!json.is_object() || json.value("secret", "") != secret_) {
-                peer.stream = LineStream();  // somebody else's program came to our port
-                break;
-            }
+            // Anybody may come to our port and say anything.
             try {
+                const Json json = Json::parse(line);
+                if (json.at("secret") != Json(secret_)) {
+                    peer.stream = LineStream();
+                    break;
+                }
                 std::vector<SeenRank> ranks;
                 for (const Json& rank : json.at("ranks")) {
                     ranks.push_back(from_json(rank));
                 }
                 peer.ranks = std::move(ranks);
-                peer.said_farewell = json.value("farewell", false);
+                peer.is_known = true;
+                peer.said_farewell = json.contains("farewell");
                 peer.heard = Clock::now();
             } catch (const Json::exception&) {
                 peer.stream = LineStream();
@@ -268,19 +280,24 @@ void NodeLinkServer::look() {
             }
         }
     }
-    std::erase_if(peers_, [](const Peer& peer) { return !peer.stream.is_open() && peer.ranks.empty(); });
+    std::erase_if(peers_, [](const Peer& peer) {
+        const bool is_over = !peer.stream.is_open() || Clock::now() - peer.heard > patience_with_strangers;
+        return !peer.is_known && is_over;
+    });
 }
 
 std::vector<SeenRank> NodeLinkServer::ranks(std::chrono::milliseconds silence) const {
     std::vector<SeenRank> all;
     for (const Peer& peer : peers_) {
-        for (SeenRank rank : peer.ranks) {
+        const bool is_silent = !peer.stream.is_open() || Clock::now() - peer.heard > silence;
+        for (std::size_t i = 0; i < peer.ranks.size(); ++i) {
+            SeenRank rank = peer.ranks[i];
             if (peer.said_farewell) {
                 rank.state = RankState::finished;
-            } else if (!peer.stream.is_open()) {
+            } else if (i == 0 && peer.stream.was_closed_by_peer()) {
                 rank.is_gone = true;
-            } else if (Clock::now() - peer.heard > silence) {
-                rank.is_out_of_reach = true;
+            } else {
+                rank.is_out_of_reach = is_silent;
             }
             all.push_back(std::move(rank));
         }
@@ -310,6 +327,10 @@ NodeLinkClient::NodeLinkClient(const std::string& invitation, std::chrono::milli
 }
 
 void NodeLinkClient::tell(const std::vector<SeenRank>& ranks) {
+    if (stream_.is_held_up()) {
+        stream_.send("");
+        return;
+    }
     Json json{{"secret", secret_}, {"ranks", Json::array()}};
     std::ranges::transform(ranks, std::back_inserter(json["ranks"]), to_json);
     stream_.send(line_of(json));
@@ -317,15 +338,17 @@ void NodeLinkClient::tell(const std::vector<SeenRank>& ranks) {
 
 void NodeLinkClient::say_farewell() {
     stream_.send(line_of({{"secret", secret_}, {"ranks", Json::array()}, {"farewell", true}}));
-    is_over_ = true;
 }
 
 void NodeLinkClient::look() {
     for (const std::string& line : stream_.exchange()) {
-        const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-        if (json.is_object() && json.value("secret", "") == secret_) {
-            exit_code_ = json.value("exit_code", 0);
-            is_over_ = exit_code_ == 0;
+        try {
+            const Json json = Json::parse(line);
+            if (json.at("secret") == Json(secret_)) {
+                exit_code_ = json.at("exit_code");
+            }
+        } catch (const Json::exception&) {
+            continue;  // not from our server, or cut by its end
         }
     }
 }

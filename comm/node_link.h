@@ -39,10 +39,15 @@ class LineStream {
     /// Sends what is queued, reads what came: the whole lines of it.
     std::vector<std::string> exchange();
     bool is_open() const { return socket_.is_open(); }
+    /// Whether lines wait that the network does not take.
+    bool is_held_up() const { return !queued_.empty(); }
+    /// As its kernel does when the process ends; not because of the network.
+    bool was_closed_by_peer() const { return was_closed_by_peer_; }
 
   private:
     Socket socket_;
     std::string received_, queued_;
+    bool was_closed_by_peer_ = false;
 };
 
 /// Between the machines of a job, over TCP and without MPI, so that it also works when a rank hangs in a call of MPI.
@@ -58,10 +63,11 @@ class NodeLinkServer {
 
     /// Takes new connections and reads what came. Never waits.
     void look();
-    /// What the other machines last said. Ranks of a machine whose connection ended without a farewell are gone;
-    /// where nothing was heard for longer than `silence`, they are out of reach.
+    /// What the other machines last said. Where one closed the connection without a farewell, the process at its end,
+    /// the machine's first rank, is gone, and the others are out of reach. All are where the network broke it, or
+    /// nothing was heard for longer than `silence`.
     std::vector<SeenRank> ranks(std::chrono::milliseconds silence) const;
-    /// All machines end with this exit code; 0: the link ends, since the job finished.
+    /// All machines end with this exit code, which is not 0.
     void announce_end(int exit_code);
 
   private:
@@ -69,6 +75,7 @@ class NodeLinkServer {
         LineStream stream;
         std::vector<SeenRank> ranks;
         std::chrono::steady_clock::time_point heard;
+        bool is_known = false;  ///< it said the secret
         bool said_farewell = false;
     };
 
@@ -80,7 +87,8 @@ class NodeLinkServer {
 /// The side of each other machine. Not thread-safe.
 class NodeLinkClient {
   public:
-    /// Tries each address for up to `patience`. Throws base::Error when none answers.
+    /// Tries each address for up to `patience`, which must suffice for one answer. Throws base::Error when none
+    /// answers.
     NodeLinkClient(const std::string& invitation, std::chrono::milliseconds patience);
 
     void tell(const std::vector<SeenRank>& ranks);
@@ -90,14 +98,12 @@ class NodeLinkClient {
     void look();
     /// Not 0: end with it.
     int exit_code() const { return exit_code_; }
-    /// The connection ended, and not since the job finished.
-    bool is_lost() const { return !stream_.is_open() && !is_over_; }
+    bool is_lost() const { return !stream_.is_open(); }
 
   private:
     LineStream stream_;
     std::string secret_;
     int exit_code_ = 0;
-    bool is_over_ = false;
 };
 
 }  // namespace lockstep::comm

@@ -42,6 +42,7 @@ std::size_t RankLog::open(std::string_view purpose) {
         if (shared.is_used.load(std::memory_order_acquire) == 0) {
             shared.purpose.write(purpose);
             shared.sequence.store(0, std::memory_order_release);
+            shared.since.store(machine_nanoseconds(), std::memory_order_release);
             shared.is_under_way.store(0, std::memory_order_release);
             shared.is_used.store(1, std::memory_order_release);
             return place;

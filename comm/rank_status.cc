@@ -1,6 +1,8 @@
 #include "comm/rank_status.h"
 
+#include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <ctime>
 #include <fstream>
 #include <sstream>
@@ -13,15 +15,20 @@ namespace lockstep::comm {
 namespace {
 
 struct ProcessLook {
-    char state = 0;  ///< of proc(5): 'R', 'S', 'D', 'Z', 'T', 't', 'X'; 0: there is no such process
+    char state = unknown;  ///< of proc(5): 'R', 'S', 'D', 'Z', 'T', 't', 'X'
     std::uint64_t start = 0;
+
+    static constexpr char unknown = '?';
+    static constexpr char absent = '-';
 };
 
 ProcessLook look_at(std::int64_t process) {
     std::ifstream file(base::str("/proc/", process, "/stat"));
     std::string text;
     if (!std::getline(file, text)) {
-        return {};
+        // No file of /proc may also mean no descriptor left, or none allowed: a job must not end for that.
+        const bool is_absent = kill(static_cast<pid_t>(process), 0) != 0 && errno == ESRCH;
+        return {is_absent ? ProcessLook::absent : ProcessLook::unknown, 0};
     }
     // "PID (NAME) STATE ...": the name may hold blanks and brackets; field 22 is the start.
     const std::size_t end_of_name = text.rfind(')');
@@ -39,8 +46,8 @@ ProcessLook look_at(std::int64_t process) {
     return look;
 }
 
-bool are_remains(char state) {
-    return state == 'Z' || state == 'X' || state == 0;
+bool are_remains(const ProcessLook& look) {
+    return look.state == 'Z' || look.state == 'X' || look.state == ProcessLook::absent;
 }
 
 SeenOperation copy_of(const SharedOperation& shared) {
@@ -77,7 +84,19 @@ SeenOperation whole_copy_of(const SharedOperation& shared) {
     return seen;
 }
 
+bool is_gone(const RankStatus& status, const ProcessLook& look) {
+    const std::uint64_t start = status.process_start.load(std::memory_order_acquire);
+    const bool is_another = look.state != ProcessLook::unknown && start != 0 && look.start != start;
+    return are_remains(look) || is_another;
+}
+
 }  // namespace
+
+bool has_died(const RankStatus& status) {
+    const RankState state = status.state.load(std::memory_order_acquire);
+    return state != RankState::absent && state != RankState::finished &&
+           is_gone(status, look_at(status.process.load(std::memory_order_acquire)));
+}
 
 std::int64_t machine_nanoseconds() {
     timespec now{};
@@ -87,10 +106,13 @@ std::int64_t machine_nanoseconds() {
 
 std::uint64_t start_of_process(std::int64_t process) {
     const ProcessLook look = look_at(process);
-    return are_remains(look.state) ? 0 : look.start;
+    return are_remains(look) ? 0 : look.start;
 }
 
 std::string SeenOperation::describe() const {
+    if (operation.sequence == 0) {
+        return base::str(purpose, ": nothing yet");
+    }
     return base::str(purpose, ": ", operation.describe(), is_under_way ? ", waiting for " : ", done, begun ",
                      base::human_duration(seconds), is_under_way ? "" : " ago");
 }
@@ -107,13 +129,11 @@ SeenRank see(const RankStatus& status, Member member) {
     seen.step = status.step.load(std::memory_order_acquire);
     if (seen.state != RankState::absent && seen.state != RankState::finished) {
         const ProcessLook look = look_at(seen.process);
-        const bool is_another = look.start != status.process_start.load(std::memory_order_acquire);
-        seen.is_gone = are_remains(look.state) || is_another;
+        seen.is_gone = is_gone(status, look);
         seen.is_stopped = !seen.is_gone && (look.state == 'T' || look.state == 't');
     }
     for (const SharedOperation& shared : status.operations) {
-        if (shared.is_used.load(std::memory_order_acquire) != 0 &&
-            shared.sequence.load(std::memory_order_acquire) > 0) {
+        if (shared.is_used.load(std::memory_order_acquire) != 0) {
             seen.operations.push_back(whole_copy_of(shared));
         }
     }

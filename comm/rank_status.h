@@ -90,7 +90,7 @@ struct SeenOperation {
 struct SeenRank {
     Member member;
     RankState state = RankState::absent;
-    bool is_gone = false;          ///< it runs, says its status, but there is no such process
+    bool is_gone = false;          ///< it has not finished, and its process is not there
     bool is_stopped = false;       ///< by a signal or a debugger
     bool is_out_of_reach = false;  ///< nothing was heard of its machine for a while
     std::int64_t process = 0;
@@ -102,8 +102,10 @@ struct SeenRank {
     std::vector<SeenOperation> operations;
 };
 
-/// Looks at the process, too, if it is one of this machine.
+/// Looks at the process, too.
 SeenRank see(const RankStatus& status, Member member);
+/// Whether its process is gone without having finished; cheaper than see().
+bool has_died(const RankStatus& status);
 
 /// Nanoseconds of the steady clock, which all processes of a machine share.
 std::int64_t machine_nanoseconds();

@@ -6,6 +6,7 @@
 #include <set>
 #include <span>
 #include <string_view>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/exit_code.h"
@@ -93,7 +94,8 @@ std::string state_text(const SeenRank& rank) {
 /// The one that waits, else the one that was begun last.
 const SeenOperation* telling_operation(const SeenRank& rank) {
     const auto latest = std::ranges::min_element(rank.operations, [](const SeenOperation& a, const SeenOperation& b) {
-        return std::pair(!a.is_under_way, a.seconds) < std::pair(!b.is_under_way, b.seconds);
+        return std::tuple(a.operation.sequence == 0, !a.is_under_way, a.seconds) <
+               std::tuple(b.operation.sequence == 0, !b.is_under_way, b.seconds);
     });
     return latest == rank.operations.end() ? nullptr : &*latest;
 }
@@ -162,8 +164,12 @@ StopReport make_stop_report(const std::vector<SeenRank>& ranks) {
                                  gone.size() == 1 ? " died: its process is" : " died: their processes are",
                                  " gone. Where nobody killed it, see the kernel's log for a lack of memory"));
         }
-        for (const SeenRank* const rank : failed) {
+        constexpr std::size_t most_failures = 8;
+        for (const SeenRank* const rank : std::span(failed).first(std::min(failed.size(), most_failures))) {
             causes.push_back(str(name_of(*rank), " failed: ", rank->failure));
+        }
+        if (failed.size() > most_failures) {
+            causes.push_back(str(failed.size() - most_failures, " more failed"));
         }
         if (!stopped.empty()) {
             causes.push_back(str(joined(stopped), " stopped by a signal or a debugger"));

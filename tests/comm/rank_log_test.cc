@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -121,14 +123,20 @@ TEST_F(RankLogTest, AnOperationIsReadWholeWhileItIsWritten) {
         for (std::uint64_t sequence = 2; !is_over.load(); ++sequence) {
             log.begin(place, operation(sequence));
             log.end(place);
+            if (sequence % 16 == 0) {
+                std::this_thread::sleep_for(std::chrono::microseconds(100));
+            }
         }
     });
+    std::uint64_t furthest = 1;
     for (int look = 0; look < 2000; ++look) {
         const SeenRank seen = see(*status, {});
         ASSERT_EQ(seen.operations.size(), 1u);
         const Operation& read = seen.operations[0].operation;
         EXPECT_EQ(read.describe(), operation(read.sequence).describe());
+        furthest = std::max(furthest, read.sequence);
     }
+    EXPECT_GT(furthest, 1u);
     is_over = true;
 }
 
@@ -170,6 +178,29 @@ TEST_F(RankLogTest, TheLastOperationOfAKilledProcessIsReadFromMemoryAndFile) {
     }
 }
 
+TEST_F(RankLogTest, AProcessThatCantBeLookedAtIsNotGone) {
+    RankLog log(status);
+    EXPECT_FALSE(has_died(*status));
+    // Without a descriptor left, /proc can't be read.
+    std::vector<int> taken;
+    for (int descriptor = dup(0); descriptor >= 0; descriptor = dup(0)) {
+        taken.push_back(descriptor);
+        if (taken.size() > 200000) {
+            break;
+        }
+    }
+    const bool is_exhausted = errno == EMFILE;
+    const bool has_died_then = has_died(*status), is_gone_then = see(*status, {}).is_gone;
+    for (const int descriptor : taken) {
+        close(descriptor);
+    }
+    if (!is_exhausted) {
+        GTEST_SKIP() << "descriptors without end";
+    }
+    EXPECT_FALSE(has_died_then);
+    EXPECT_FALSE(is_gone_then);
+}
+
 TEST_F(RankLogTest, AStoppedProcessIsSeenAsStopped) {
     const pid_t child = fork();
     if (child == 0) {
@@ -184,6 +215,18 @@ TEST_F(RankLogTest, AStoppedProcessIsSeenAsStopped) {
     kill(child, SIGKILL);
     kill(child, SIGCONT);
     ASSERT_EQ(waitpid(child, &result, 0), child);
+}
+
+TEST_F(RankLogTest, ALineThatWasWrittenOverIsNotMarkedDone) {
+    FlightRecord record(folder / "record.txt");
+    const std::uint64_t first = record.begin("the long one");
+    for (std::size_t i = 0; i < FlightRecord::lines; ++i) {
+        record.begin("another");
+    }
+    record.end(first);
+    for (const std::string& line : lines_of_record()) {
+        EXPECT_NE(line.find("waits"), std::string::npos) << line;
+    }
 }
 
 TEST_F(RankLogTest, ARecordThatCantBeMadeIsAnErrorWithItsPath) {
