@@ -351,6 +351,9 @@ int JobWatch::run(const std::function<int()>& work) {
 }
 
 void JobWatch::keep_in(const std::filesystem::path& directory) {
+    if (!mpi_is_running()) {
+        return;
+    }
     try {
         if (state_->world_rank == 0) {
             std::filesystem::remove(directory / "stop_report.json");  // an earlier attempt's

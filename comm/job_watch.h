@@ -27,8 +27,8 @@ class JobWatch {
     int run(const std::function<int()>& work);
 
     /// From now on, flight records are kept in DIRECTORY/flight, where that is possible, and a stop report in
-    /// DIRECTORY/stop_report.json (stop_report-HOST.json, if it tells of one machine of several). Not collective. Call
-    /// it while no operation is under way.
+    /// DIRECTORY/stop_report.json (stop_report-HOST.json, if it tells of one machine of several). Nothing without MPI.
+    /// Not collective. Call it while no operation is under way.
     void keep_in(const std::filesystem::path& directory);
 
     /// This rank is through: from now on it is in nobody's way.
