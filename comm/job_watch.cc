@@ -3,13 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -162,12 +160,7 @@ struct JobWatch::State {
         }
     }
 
-    void make_own_memory() {
-        auto* const bytes = static_cast<std::byte*>(std::aligned_alloc(page, entry_bytes));
-        LOCKSTEP_CHECK(bytes != nullptr, "no memory");
-        std::memset(bytes, 0, entry_bytes);
-        memory = {bytes, [](std::byte* of_it) { std::free(of_it); }};
-    }
+    void make_own_memory() { memory = make_single_communicator()->allocate(entry_bytes, "the rank's status"); }
 
     Verdict& verdict() const { return entry_of(memory.get(), 0).verdict; }
     const RankStatus& status(std::size_t rank) const { return entry_of(memory.get(), rank).status; }
@@ -376,16 +369,13 @@ int run_ranks(const std::function<int(JobWatch&)>& body) {
         JobWatch watch;
         return body(watch);
     }
+    std::optional<MpiGuard> guard;  // outlives the handler, which still needs MPI to end the others
     try {
-        const MpiGuard guard;
-        try {
-            JobWatch watch;
-            const int code = watch.run([&] { return body(watch); });
-            watch.finish();
-            return code;
-        } catch (const std::exception& error) {
-            abort_job(base::exit_code::failure, error.what());
-        }
+        guard.emplace();
+        JobWatch watch;
+        const int code = watch.run([&] { return body(watch); });
+        watch.finish();
+        return code;
     } catch (const std::exception& error) {
         abort_job(base::exit_code::failure, error.what());
     }
