@@ -34,8 +34,6 @@ using Clock = std::chrono::steady_clock;
 /// A line longer than this is no message of ours.
 constexpr std::size_t longest_line = std::size_t{16} << 20;
 
-constexpr double nanoseconds_per_second = 1e9;
-
 /// Of a connection on which nobody said the secret.
 constexpr std::chrono::seconds patience_with_strangers{5};
 
@@ -54,7 +52,7 @@ Json to_json(const SeenRank& rank) {
             {"is_stopped", rank.is_stopped},
             {"process", rank.process},
             {"exit_code", rank.exit_code},
-            {"failure_age", static_cast<double>(machine_nanoseconds() - rank.failed_at) / nanoseconds_per_second},
+            {"failure_age", base::monotonic_seconds() - rank.failed_at},
             {"failure", rank.failure},
             {"phase", rank.phase},
             {"step", rank.step},
@@ -69,8 +67,7 @@ SeenRank from_json(const Json& json) {
     rank.is_stopped = json.at("is_stopped");
     rank.process = json.at("process");
     rank.exit_code = json.at("exit_code");
-    rank.failed_at = machine_nanoseconds() -
-                     static_cast<std::int64_t>(json.at("failure_age").get<double>() * nanoseconds_per_second);
+    rank.failed_at = base::monotonic_seconds() - json.at("failure_age").get<double>();
     rank.failure = json.at("failure");
     rank.phase = json.at("phase");
     rank.step = json.at("step");

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "base/resources.h"
 #include "base/text.h"
 
 namespace lockstep::comm {
@@ -23,7 +24,7 @@ void RankLog::enter(std::string_view phase, std::int64_t step) {
 void RankLog::failed(std::string_view text, int exit_code, bool is_late) {
     status_->failure.write(text);
     status_->exit_code.store(exit_code, std::memory_order_release);
-    status_->failed_at.store(machine_nanoseconds(), std::memory_order_release);
+    status_->failed_at.store(base::monotonic_seconds(), std::memory_order_release);
     status_->state.store(is_late ? RankState::was_late : RankState::failed, std::memory_order_release);
 }
 
@@ -42,7 +43,7 @@ std::size_t RankLog::open(std::string_view purpose) {
         if (shared.is_used.load(std::memory_order_acquire) == 0) {
             shared.purpose.write(purpose);
             shared.sequence.store(0, std::memory_order_release);
-            shared.since.store(machine_nanoseconds(), std::memory_order_release);
+            shared.since.store(base::monotonic_seconds(), std::memory_order_release);
             shared.is_under_way.store(0, std::memory_order_release);
             shared.is_used.store(1, std::memory_order_release);
             return place;
@@ -71,7 +72,7 @@ void RankLog::begin(std::size_t place, const Operation& operation) {
                               std::memory_order_release);
     shared.count.store(operation.count, std::memory_order_release);
     shared.sequence.store(operation.sequence, std::memory_order_release);
-    shared.since.store(machine_nanoseconds(), std::memory_order_release);
+    shared.since.store(base::monotonic_seconds(), std::memory_order_release);
     shared.name.write(operation.name);
     shared.is_under_way.store(1, std::memory_order_release);
     shared.version.store(version + 2, std::memory_order_release);

@@ -39,8 +39,6 @@ class RankLog {
     void begin(std::size_t place, const Operation& operation);
     void end(std::size_t place);
 
-    const RankStatus& status() const { return *status_; }
-
   private:
     static constexpr std::size_t no_place = RankStatus::room_for_operations;
 

@@ -3,11 +3,11 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <ctime>
 #include <fstream>
 #include <sstream>
 #include <thread>
 
+#include "base/resources.h"
 #include "base/text.h"
 
 namespace lockstep::comm {
@@ -61,9 +61,7 @@ SeenOperation copy_of(const SharedOperation& shared) {
     seen.operation.name = shared.name.read();
     seen.purpose = shared.purpose.read();
     seen.is_under_way = shared.is_under_way.load(std::memory_order_acquire) != 0;
-    constexpr double nanoseconds = 1e-9;
-    seen.seconds =
-        static_cast<double>(machine_nanoseconds() - shared.since.load(std::memory_order_acquire)) * nanoseconds;
+    seen.seconds = base::monotonic_seconds() - shared.since.load(std::memory_order_acquire);
     return seen;
 }
 
@@ -96,12 +94,6 @@ bool has_died(const RankStatus& status) {
     const RankState state = status.state.load(std::memory_order_acquire);
     return state != RankState::absent && state != RankState::finished &&
            is_gone(status, look_at(status.process.load(std::memory_order_acquire)));
-}
-
-std::int64_t machine_nanoseconds() {
-    timespec now{};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
 std::uint64_t start_of_process(std::int64_t process) {

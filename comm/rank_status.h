@@ -39,7 +39,7 @@ class SharedText {
   private:
     static constexpr std::size_t words = Bytes / sizeof(std::uint64_t);
     static_assert(Bytes % sizeof(std::uint64_t) == 0);
-    static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+    static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<double>::is_always_lock_free);
     std::array<std::atomic<std::uint64_t>, words> words_;
 };
 
@@ -54,7 +54,7 @@ struct SharedOperation {
     std::atomic<std::uint32_t> kind_op_type;
     std::atomic<std::uint64_t> count;
     std::atomic<std::uint64_t> sequence;
-    std::atomic<std::int64_t> since;  ///< nanoseconds of the machine's steady clock
+    std::atomic<double> since;  ///< seconds of the machine's monotonic clock
     SharedText<48> purpose;
     SharedText<64> name;
 };
@@ -68,7 +68,7 @@ struct RankStatus {
     std::atomic<std::uint64_t> process_start;  ///< tells the process from a later one of the same number
     std::atomic<RankState> state;
     std::atomic<std::int32_t> exit_code;
-    std::atomic<std::int64_t> failed_at;  ///< nanoseconds of the machine's steady clock
+    std::atomic<double> failed_at;  ///< seconds of the machine's monotonic clock
     SharedText<1024> failure;
     std::atomic<std::int64_t> step;
     SharedText<48> phase;
@@ -95,7 +95,7 @@ struct SeenRank {
     bool is_out_of_reach = false;  ///< nothing was heard of its machine for a while
     std::int64_t process = 0;
     std::int32_t exit_code = 0;
-    std::int64_t failed_at = 0;
+    double failed_at = 0;  ///< seconds of this machine's monotonic clock
     std::string failure;
     std::string phase;
     std::int64_t step = 0;
@@ -107,8 +107,6 @@ SeenRank see(const RankStatus& status, Member member);
 /// Whether its process is gone without having finished; cheaper than see().
 bool has_died(const RankStatus& status);
 
-/// Nanoseconds of the steady clock, which all processes of a machine share.
-std::int64_t machine_nanoseconds();
 /// When the process was started, in the kernel's ticks; 0 where there is no such process, or only its remains.
 std::uint64_t start_of_process(std::int64_t process);
 

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/resources.h"
 #include "comm/stop_report.h"
 
 namespace lockstep::comm {
@@ -27,7 +28,7 @@ SeenRank rank_three() {
     rank.state = RankState::failed;
     rank.process = 4711;
     rank.exit_code = 2;
-    rank.failed_at = machine_nanoseconds() - 5'000'000'000;
+    rank.failed_at = base::monotonic_seconds() - 5;
     rank.failure = "no such file: \"\xff\", \n two lines";
     rank.phase = "training";
     rank.step = 12;
@@ -66,7 +67,7 @@ TEST(NodeLink, RanksArriveAsTheyWereSent) {
     EXPECT_EQ(got.state, RankState::failed);
     EXPECT_EQ(got.process, 4711);
     EXPECT_EQ(got.exit_code, 2);
-    EXPECT_NEAR(static_cast<double>(got.failed_at), static_cast<double>(sent.failed_at), 1e9);
+    EXPECT_NEAR(got.failed_at, sent.failed_at, 1);
     EXPECT_NE(got.failure.find("no such file"), std::string::npos) << got.failure;
     EXPECT_NE(got.failure.find("\n two lines"), std::string::npos) << got.failure;
     EXPECT_EQ(got.phase, "training");
