@@ -19,6 +19,7 @@
 #include "comm/job_communicators.h"
 #include "comm/job_watch.h"
 #include "comm/mpi.h"
+#include "comm/wire_communicator.h"
 
 namespace lockstep::app {
 
@@ -32,6 +33,8 @@ struct CollectivesArguments {
     std::vector<std::string> sizes = {"4B", "4KiB", "256KiB", "1MiB", "25MiB", "100MiB"};
     std::vector<std::string> types = {"f32"};
     std::vector<std::string> operations = {"all_reduce"};
+    std::vector<std::string> algorithms;
+    std::vector<std::string> wires;
     double seconds = 0.5;
     bool peers = false;
     bool json = false;
@@ -73,15 +76,16 @@ T named(const std::string& name, std::initializer_list<T> values, std::string_vi
 std::string table_of(const std::vector<bench::CollectiveRow>& rows, std::int32_t ranks) {
     std::string text =
         "operation       algorithm            type       bytes      min ms   median ms      p99 ms   algbw GB/s   "
-        "busbw GB/s  wrong\n";
+        "busbw GB/s  wrong   left a machine\n";
     for (const bench::CollectiveRow& row : rows) {
         std::array<char, 256> line;
-        const int length =
-            std::snprintf(line.data(), line.size(), "%-15s %-20s %-4s %11zu %11.4f %11.4f %11.4f %12.3f %12.3f %6s\n",
-                          std::string(comm::name_of(row.operation)).c_str(), row.algorithm.c_str(),
-                          std::string(comm::name_of(row.type)).c_str(), row.bytes, row.least * 1e3, row.median * 1e3,
-                          row.p99 * 1e3, row.algorithm_bandwidth() / 1e9, row.bus_bandwidth(ranks) / 1e9,
-                          row.wrong ? std::to_string(*row.wrong).c_str() : "-");
+        const int length = std::snprintf(
+            line.data(), line.size(), "%-15s %-20s %-4s %11zu %11.4f %11.4f %11.4f %12.3f %12.3f %6s %16s\n",
+            std::string(comm::name_of(row.operation)).c_str(), row.algorithm.c_str(),
+            std::string(comm::name_of(row.type)).c_str(), row.bytes, row.least * 1e3, row.median * 1e3, row.p99 * 1e3,
+            row.algorithm_bandwidth() / 1e9, row.bus_bandwidth(ranks) / 1e9,
+            row.wrong ? std::to_string(*row.wrong).c_str() : "-",
+            row.network_bytes ? base::human_bytes(*row.network_bytes).c_str() : "-");
         text.append(line.data(), static_cast<std::size_t>(length));
     }
     return text;
@@ -105,7 +109,9 @@ nlohmann::ordered_json json_of(const std::vector<bench::CollectiveRow>& rows, co
                         {"algbw_gbs", row.algorithm_bandwidth() / 1e9},
                         {"busbw_gbs", row.bus_bandwidth(ranks) / 1e9},
                         {"batch", row.batch},
-                        {"wrong", row.wrong ? nlohmann::ordered_json(*row.wrong) : nlohmann::ordered_json()}});
+                        {"wrong", row.wrong ? nlohmann::ordered_json(*row.wrong) : nlohmann::ordered_json()},
+                        {"network_bytes",
+                         row.network_bytes ? nlohmann::ordered_json(*row.network_bytes) : nlohmann::ordered_json()}});
     }
     return {{"communicator", job.describe()}, {"rows", list}};
 }
@@ -127,6 +133,15 @@ int bench_collectives(const CollectivesArguments& arguments) {
     }
     for (const std::string& operation : arguments.operations) {
         plan.operations.push_back(named(operation, {all_reduce, reduce_scatter, all_gather, broadcast}, "operation"));
+    }
+    for (const std::string& algorithm : arguments.algorithms) {
+        plan.algorithms.push_back(comm::mpi_all_reduce_of(algorithm));
+    }
+    for (const std::string& wire : arguments.wires) {
+        plan.wires.push_back(comm::wire_type_of(wire));
+        if (plan.wires.back() == comm::DataType::f32) {
+            throw base::UsageError("--wires takes bf16 and fp16; fp32 is timed anyway");
+        }
     }
     plan.seconds_per_size = arguments.seconds;
     plan.with_mpi = arguments.peers;
@@ -169,6 +184,11 @@ void add_bench_command(CLI::App& app, const std::vector<std::string>& command_li
     command->add_option("--ops", arguments->operations, "all_reduce,reduce_scatter,all_gather,broadcast")
         ->delimiter(',')
         ->capture_default_str();
+    command
+        ->add_option("--algorithms", arguments->algorithms,
+                     "also these all-reduces over MPI: ring,halving_doubling,central")
+        ->delimiter(',');
+    command->add_option("--wires", arguments->wires, "also FP32 that travels over MPI as bf16,fp16")->delimiter(',');
     command->add_option("--seconds", arguments->seconds, "of timing for each algorithm and size")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "comm/job_communicators.h"
 #include "comm/job_watch.h"
+#include "comm/wire_communicator.h"
 #include "trainer/checkpoint.h"
 #include "trainer/recipe.h"
 #include "trainer/trainer.h"
@@ -53,9 +54,7 @@ trainer::RunStart agree_on_start(const TrainArguments& arguments, comm::Communic
     const bool is_first = comm::index_of(control.rank()) == 0;
     trainer::RunStart start = is_first ? find_start(arguments) : trainer::RunStart{};
     const auto from_first = [&](const std::string& text) {
-        const std::string mine = is_first ? text : "";
-        const auto texts = control.all_gather_bytes(std::as_bytes(std::span(mine)), "where the run starts");
-        return std::string(reinterpret_cast<const char*>(texts.front().data()), texts.front().size());
+        return control.all_gather_texts(is_first ? text : "", "where the run starts").front();
     };
     start.directory = from_first(start.directory.string());
     const std::string checkpoint = from_first(start.checkpoint.value_or(fs::path()).string());
@@ -69,15 +68,22 @@ int train(const TrainArguments& arguments, comm::JobWatch& watch) {
         overrides.push_back(trainer::parse_override(setting));
     }
     const trainer::Recipe recipe = trainer::load_recipe(arguments.recipe, overrides);
+    const auto& communication = recipe.communication;
     const comm::JobCommunicators job(
-        {.topology = recipe.communication.topology,
-         .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(recipe.communication.timeout_seconds * 1000))},
+        {.topology = communication.topology,
+         .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(communication.timeout_seconds * 1000)),
+         .algorithm = comm::mpi_all_reduce_of(communication.algorithm)},
         watch.log());
-    const auto gradients = job.make("gradients", /*beside_compute=*/true);
+    const auto gradients =
+        job.make("gradients", {.beside_compute = true, .wire = comm::wire_type_of(communication.wire)});
     const auto batch_norm = job.make("batch norm");
     const auto control = job.make("control");
     if (comm::index_of(control->rank()) == 0) {
         base::log_info(str("ranks talk over: ", job.describe()));
+        if (communication.wire != "fp32" && !job.uses_mpi()) {
+            base::log_warning(str("communication.wire = \"", communication.wire,
+                                  "\" changes nothing: these ranks share memory, where gradients stay FP32"));
+        }
     }
     const trainer::RunStart start = agree_on_start(arguments, *control);
     trainer::Trainer trainer(recipe, start, {*gradients, *batch_norm, *control}, job.machines());

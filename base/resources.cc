@@ -9,6 +9,7 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <ctime>
 #include <fstream>
 #include <limits>
@@ -117,13 +118,21 @@ double monotonic_seconds() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-std::string utc_timestamp() {
-    const std::time_t now = std::time(nullptr);
+std::string utc_timestamp(int decimals) {
+    timespec now{};
+    clock_gettime(CLOCK_REALTIME, &now);
     std::tm parts{};
-    gmtime_r(&now, &parts);
-    std::array<char, 32> text;
-    const std::size_t length = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
-    return {text.data(), length};
+    gmtime_r(&now.tv_sec, &parts);
+    std::array<char, 32> seconds;
+    std::string text(seconds.data(), std::strftime(seconds.data(), seconds.size(), "%Y-%m-%dT%H:%M:%S", &parts));
+    if (decimals > 0) {
+        std::array<char, 16> fraction;
+        std::snprintf(fraction.data(), fraction.size(), "%09ld", now.tv_nsec);
+        text += '.';
+        text.append(fraction.data(), static_cast<std::size_t>(std::min(decimals, 9)));
+    }
+    text += 'Z';
+    return text;
 }
 
 std::uint64_t pss_bytes() {
@@ -177,6 +186,31 @@ std::uint64_t available_memory_bytes() {
     const auto room = detail::cgroup_memory_room("/sys/fs/cgroup", own_groups());
     const std::uint64_t bytes = kibibytes * 1024;
     return room ? std::min(bytes, static_cast<std::uint64_t>(*room)) : bytes;
+}
+
+std::uint64_t detail::sent_of_interfaces(std::string_view table) {
+    std::uint64_t total = 0;
+    for (const std::string& line : split(table, '\n')) {
+        const std::size_t colon = line.find(':');
+        if (colon == std::string::npos || trim(std::string_view(line).substr(0, colon)) == "lo") {
+            continue;
+        }
+        // Eight columns of what came, then what was sent, bytes first.
+        std::istringstream columns(line.substr(colon + 1));
+        std::uint64_t column = 0;
+        for (int i = 0; i < 9; ++i) {
+            columns >> column;
+        }
+        total += columns ? column : 0;
+    }
+    return total;
+}
+
+std::uint64_t network_bytes_sent() {
+    std::ifstream file("/proc/self/net/dev");
+    std::ostringstream table;
+    table << file.rdbuf();
+    return detail::sent_of_interfaces(table.str());
 }
 
 std::string host_name() {

@@ -11,8 +11,8 @@ namespace lockstep::base {
 
 /// Seconds of the monotonic clock, from an arbitrary start.
 double monotonic_seconds();
-/// "2026-11-30T04:05:06Z".
-std::string utc_timestamp();
+/// "2026-11-30T04:05:06Z", or with `decimals` (up to 9) "2026-11-30T04:05:06.123Z".
+std::string utc_timestamp(int decimals = 0);
 /// Proportional set size of this process (smaps_rollup), in bytes; shared pages count by their share. 0 where
 /// unreadable.
 std::uint64_t pss_bytes();
@@ -25,6 +25,9 @@ unsigned usable_cores();
 /// Memory that this process could still take before the machine or its control groups run out, in bytes; 0 where
 /// unreadable.
 std::uint64_t available_memory_bytes();
+/// Bytes that this machine's (or network namespace's) interfaces have sent since it was started, loopback left out; 0
+/// where unreadable.
+std::uint64_t network_bytes_sent();
 std::string host_name();
 std::string cpu_model();
 
@@ -35,6 +38,8 @@ namespace detail {
 std::optional<double> cgroup_cpu_quota(const std::filesystem::path& root, std::string_view membership);
 /// Likewise the bytes that the memory limits leave.
 std::optional<double> cgroup_memory_room(const std::filesystem::path& root, std::string_view membership);
+/// `table` is the content of /proc/net/dev.
+std::uint64_t sent_of_interfaces(std::string_view table);
 }  // namespace detail
 
 }  // namespace lockstep::base

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/resources.h"
+#include "base/text.h"
 #include "comm/mpi.h"
 #include "comm/mpi_check.h"
 #include "comm/reduce.h"
@@ -27,9 +28,12 @@ using comm::OperationKind;
 using comm::Rank;
 using comm::ReduceOp;
 
+constexpr auto bench_timeout = std::chrono::minutes(10);
 /// Below, an operation is too short for the clock: many run back to back and share the time.
 constexpr std::size_t single_bytes = 64 << 10;
 constexpr std::size_t batch_of_small = 50;
+/// Operations over which the bytes of network interfaces are counted.
+constexpr int counted_operations = 3;
 
 MPI_Datatype mpi_type_of(DataType type) {
     switch (type) {
@@ -54,6 +58,7 @@ struct Contender {
     std::function<void(const Buffer&)> run;
     bool only_first_rank = false;
     bool is_verified = true;
+    std::shared_ptr<Communicator> ranks = nullptr;  ///< made for it alone
 };
 
 /// Whole numbers below a modulus that keeps their sum over the ranks exact in the type.
@@ -130,8 +135,9 @@ class Bench {
   public:
     Bench(const CollectivePlan& plan, const comm::JobCommunicators& job)
         : plan_(plan),
+          job_(job),
           composed_(job.make("bench")),
-          flat_(comm::mpi_is_running() ? comm::make_mpi_communicator("bench over MPI", std::chrono::minutes(10))
+          flat_(comm::mpi_is_running() ? comm::make_mpi_communicator("bench over MPI", bench_timeout)
                                        : comm::make_single_communicator()),
           is_composed_(job.topology().nodes() < job.topology().ranks()),
           is_one_node_(job.topology().nodes() == 1) {}
@@ -192,8 +198,10 @@ class Bench {
         const double median = times.size() % 2 == 1 ? times[middle] : (times[middle - 1] + times[middle]) / 2;
         const double p99 = times[std::min(times.size() - 1, times.size() * 99 / 100)];
         const Buffer buffer{nullptr, count, type};
-        return {operation,     contender.name, type, buffer.bytes(), times.size(), batch_of(buffer),
-                times.front(), median,         p99,  times.back(),   wrong};
+        return {operation,      contender.name, type,
+                buffer.bytes(), times.size(),   batch_of(buffer),
+                times.front(),  median,         p99,
+                times.back(),   wrong,          network_bytes_of(contender, {contender.memory.get(), count, type})};
     }
 
     std::vector<Contender> contenders_for(OperationKind operation, DataType type, std::size_t count) {
@@ -208,6 +216,19 @@ class Bench {
             add(is_one_node_ ? "staged" : "hierarchical staged", *composed_, false);
         }
         add(comm::mpi_is_running() ? "mpi" : "alone", *flat_, false);
+        if (comm::mpi_is_running() && operation == OperationKind::all_reduce) {
+            for (const comm::MpiAllReduce algorithm : plan_.algorithms) {
+                add_own(contenders, base::str("mpi ", name_of(algorithm)), bytes,
+                        comm::make_mpi_communicator("bench", bench_timeout, nullptr, algorithm));
+            }
+        }
+        if (type == DataType::f32 && job_.uses_mpi() && operation != OperationKind::broadcast &&
+            operation != OperationKind::all_gather) {
+            for (const DataType wire : plan_.wires) {
+                add_own(contenders, base::str(contenders.front().name, " ", name_of(wire)), bytes,
+                        job_.make("bench", {.wire = wire}), operation);
+            }
+        }
         const bool mpi_can = mpi_type_of(type) != MPI_DATATYPE_NULL && count <= std::numeric_limits<int>::max();
         if (plan_.with_mpi && comm::mpi_is_running() && mpi_can && operation == OperationKind::all_reduce) {
             contenders.push_back({"peer:mpi", own_memory(bytes), [](const Buffer& buffer) {
@@ -226,6 +247,31 @@ class Bench {
                               },
                               /*only_first_rank=*/true, /*is_verified=*/false});
         return contenders;
+    }
+
+    void add_own(std::vector<Contender>& contenders, std::string name, std::size_t bytes,
+                 std::shared_ptr<Communicator> ranks, OperationKind operation = OperationKind::all_reduce) {
+        Contender contender{std::move(name), own_memory(bytes),
+                            [&own = *ranks, operation](const Buffer& buffer) { call(own, operation, buffer); }};
+        contender.ranks = std::move(ranks);
+        contenders.push_back(std::move(contender));
+    }
+
+    /// Collective. All ranks of a machine read the same counters.
+    std::optional<double> network_bytes_of(const Contender& contender, const Buffer& buffer) {
+        if (job_.machines().nodes() == 1 || contender.only_first_rank || batch_of(buffer) > 1) {
+            return std::nullopt;
+        }
+        composed_->barrier("before the counters");
+        const std::uint64_t before = base::network_bytes_sent();
+        composed_->barrier("counters are read");
+        for (int i = 0; i < counted_operations; ++i) {
+            contender.run(buffer);
+        }
+        composed_->barrier("all is sent");
+        auto sent = static_cast<double>(base::network_bytes_sent() - before) / counted_operations;
+        composed_->all_reduce(Buffer::of(std::span(&sent, 1)), ReduceOp::max, "bytes sent");
+        return sent;
     }
 
     static void call(Communicator& ranks, OperationKind operation, const Buffer& buffer) {
@@ -310,6 +356,7 @@ class Bench {
     }
 
     const CollectivePlan& plan_;
+    const comm::JobCommunicators& job_;
     std::unique_ptr<Communicator> composed_;
     std::unique_ptr<Communicator> flat_;
     bool is_composed_;

@@ -1,6 +1,7 @@
 #include "comm/communicator.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <exception>
 
@@ -101,6 +102,18 @@ std::string_view name_of(OperationKind kind) {
     LOCKSTEP_CHECK(false, "operation ", static_cast<int>(kind));
 }
 
+std::string Member::name() const {
+    return base::str("rank ", world_rank, " on ", host);
+}
+
+double SentData::relative_error() const {
+    return squared_values > 0 ? std::sqrt(squared_error / squared_values) : 0;
+}
+
+SentData SentData::operator-(const SentData& earlier) const {
+    return {bytes - earlier.bytes, squared_error - earlier.squared_error, squared_values - earlier.squared_values};
+}
+
 std::string Operation::describe() const {
     const bool reduces = kind == OperationKind::all_reduce || kind == OperationKind::reduce_scatter;
     return base::str(name_of(kind), reduces ? base::str(" (", name_of(op), " of ", name_of(type), ")") : "", " \"",
@@ -191,6 +204,18 @@ std::vector<std::vector<std::byte>> Communicator::all_gather_bytes(std::span<con
     return do_all_gather_bytes(mine);
 }
 
+std::vector<std::string> Communicator::all_gather_texts(std::string_view mine, std::string_view name) {
+    std::vector<std::string> texts;
+    for (const auto& bytes : all_gather_bytes(std::as_bytes(std::span(mine)), name)) {
+        texts.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    }
+    return texts;
+}
+
+SentData Communicator::sent() const {
+    return {};
+}
+
 std::shared_ptr<std::byte> Communicator::allocate(std::size_t bytes, std::string_view name) {
     constexpr std::size_t page = 4096;
     const std::size_t rounded = std::max((bytes + page - 1) / page * page, page);
@@ -208,8 +233,7 @@ std::string Communicator::describe() const {
 }
 
 std::string Communicator::name_of_member(Rank rank) const {
-    const Member& member = identity_.members.at(static_cast<std::size_t>(index_of(rank)));
-    return base::str("rank ", member.world_rank, " on ", member.host);
+    return identity_.members.at(static_cast<std::size_t>(index_of(rank))).name();
 }
 
 void Communicator::throw_late(std::span<const Rank> behind) const {

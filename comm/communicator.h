@@ -115,6 +115,20 @@ struct Operation {
 struct Member {
     std::int32_t world_rank = 0;  ///< in the whole job
     std::string host;
+
+    /// "rank 3 on node7".
+    std::string name() const;
+};
+
+/// What this rank sent since its communicator was made, as far as the communicator counts it.
+struct SentData {
+    std::uint64_t bytes = 0;  ///< payload of messages
+    /// Of values that were narrowed to 16 bits: the sums of squares of what rounding changed, and of the values.
+    double squared_error = 0, squared_values = 0;
+
+    /// Root of the mean square of what rounding changed, relative to that of the values.
+    double relative_error() const;
+    SentData operator-(const SentData& earlier) const;
 };
 
 /// What the collectives of one purpose (gradients, batch norm, control) have in common, whoever carries them.
@@ -163,6 +177,12 @@ class Communicator {
     /// Concatenates every rank's bytes (of any length) in rank order, on all ranks.
     std::vector<std::vector<std::byte>> all_gather_bytes(std::span<const std::byte> mine, std::string_view name);
 
+    /// The same of texts.
+    std::vector<std::string> all_gather_texts(std::string_view mine, std::string_view name);
+
+    /// Not collective; by the thread that calls operations.
+    virtual SentData sent() const;
+
     /// Zeroed memory, aligned to a page, on which collectives of this communicator copy least; any other memory is
     /// right, too. Collective: all ranks ask for the same size. It may outlive the communicator.
     virtual std::shared_ptr<std::byte> allocate(std::size_t bytes, std::string_view name);
@@ -198,7 +218,7 @@ class Communicator {
     bool in_operation() const { return in_operation_; }
     /// "gradients: all_reduce (sum of f32) "bucket 3", operation 12, 25.0 MiB, on rank 1 on node7".
     std::string describe() const;
-    /// "rank 3 on node7", by its place in the job.
+    /// Member::name of a rank of this communicator.
     std::string name_of_member(Rank rank) const;
     /// The deadline has passed while waiting for `behind`.
     [[noreturn]] void throw_late(std::span<const Rank> behind) const;

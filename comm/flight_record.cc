@@ -9,10 +9,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <ctime>
 #include <string>
 
 #include "base/error.h"
+#include "base/resources.h"
 
 namespace lockstep::comm {
 
@@ -21,19 +21,6 @@ namespace {
 constexpr std::string_view waits = "waits";
 constexpr std::string_view done = "done ";
 constexpr std::size_t number_digits = 20;
-
-/// "2026-11-30T20:15:02.123456Z"
-std::string time_text() {
-    timespec now{};
-    clock_gettime(CLOCK_REALTIME, &now);
-    std::tm parts{};
-    gmtime_r(&now.tv_sec, &parts);
-    std::array<char, 32> seconds{};
-    const std::size_t length = std::strftime(seconds.data(), seconds.size(), "%Y-%m-%dT%H:%M:%S", &parts);
-    std::array<char, 32> fraction{};
-    std::snprintf(fraction.data(), fraction.size(), ".%06ldZ", now.tv_nsec / 1000);
-    return std::string(seconds.data(), length) + fraction.data();
-}
 
 }  // namespace
 
@@ -69,7 +56,7 @@ std::uint64_t FlightRecord::begin(std::string_view operation) {
     const int length =
         std::snprintf(text.data(), text.size(), "%0*llu %.*s %s %.*s", static_cast<int>(number_digits),
                       static_cast<unsigned long long>(number), static_cast<int>(waits.size()), waits.data(),
-                      time_text().c_str(), static_cast<int>(operation.size()), operation.data());
+                      base::utc_timestamp(6).c_str(), static_cast<int>(operation.size()), operation.data());
     const std::size_t written = std::min(static_cast<std::size_t>(std::max(length, 0)), width - 1);
     std::fill(text.begin() + static_cast<std::ptrdiff_t>(written), text.end(), ' ');
     std::copy_n(text.begin(), width - 1, line(number));

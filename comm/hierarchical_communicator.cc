@@ -56,6 +56,9 @@ class HierarchicalCommunicator final : public Communicator {
         return inside_->allocate(bytes, name);
     }
 
+    /// Across nodes; nothing is sent inside one.
+    SentData sent() const override { return across_ ? across_->sent() : SentData{}; }
+
   private:
     void do_all_reduce(const Buffer& buffer, ReduceOp op) override {
         const ReduceOp part_op = op == ReduceOp::average ? ReduceOp::sum : op;

@@ -15,6 +15,7 @@
 #include "comm/mpi_check.h"
 #include "comm/segment_exchange.h"
 #include "comm/shared_memory_communicator.h"
+#include "comm/wire_communicator.h"
 
 namespace lockstep::comm {
 
@@ -123,7 +124,7 @@ struct JobCommunicators::State {
         return make_shared_memory_communicator(std::move(identity), exchange_over(std::move(meeting)), patience);
     }
 
-    std::unique_ptr<Communicator> across_nodes(const std::string& purpose) const {
+    std::unique_ptr<Communicator> across_nodes(const std::string& purpose, DataType wire) const {
         // Every rank takes part in making the lanes' communicators; one without a lane makes one of its own and drops
         // it.
         const std::int32_t local = topology.local_rank_of(rank);
@@ -131,8 +132,12 @@ struct JobCommunicators::State {
         const std::vector<Rank> members = has_lane ? ranks_of_lane(topology, local) : std::vector{rank};
         // A rank that waits inside its node for one that hangs must be the first to speak, and not be blamed itself.
         constexpr std::chrono::seconds longer{3};
-        auto communicator = make_mpi_communicator(purpose, shape.timeout + longer, members, log);
-        return has_lane ? std::move(communicator) : nullptr;
+        auto communicator = make_mpi_communicator(purpose, shape.timeout + longer, members, log, shape.algorithm);
+        return has_lane ? with_wire(std::move(communicator), wire) : nullptr;
+    }
+
+    static std::unique_ptr<Communicator> with_wire(std::unique_ptr<Communicator> communicator, DataType wire) {
+        return wire == DataType::f32 ? std::move(communicator) : make_wire_communicator(std::move(communicator), wire);
     }
 };
 
@@ -167,31 +172,37 @@ std::string JobCommunicators::describe() const {
     if (topology().ranks() == 1) {
         return "alone";
     }
+    const std::string over_mpi = base::str("MPI (", name_of(state_->shape.algorithm), " all-reduce)");
     if (!state_->shares_memory()) {
-        return "MPI";
+        return over_mpi;
     }
     return nodes == 1 ? std::string("shared memory")
-                      : base::str("hierarchical: shared memory inside ", nodes, " nodes, MPI across, ",
+                      : base::str("hierarchical: shared memory inside ", nodes, " nodes, ", over_mpi, " across, ",
                                   lanes_of(topology()), " lane(s)");
 }
 
-std::unique_ptr<Communicator> JobCommunicators::make(std::string purpose, bool beside_compute) const {
+bool JobCommunicators::uses_mpi() const {
+    return topology().nodes() > 1;
+}
+
+std::unique_ptr<Communicator> JobCommunicators::make(std::string purpose, CommunicatorUse use) const {
     const State& state = *state_;
     if (!mpi_is_running()) {
         return make_single_communicator();
     }
     if (!state.shares_memory()) {
-        return make_mpi_communicator(std::move(purpose), state.shape.timeout, state.log);
+        return State::with_wire(
+            make_mpi_communicator(std::move(purpose), state.shape.timeout, state.log, state.shape.algorithm), use.wire);
     }
     if (state.topology.nodes() == 1) {
-        return state.inside_node(purpose, beside_compute);
+        return state.inside_node(purpose, use.beside_compute);
     }
     CommunicatorIdentity identity{purpose, state.rank, {}, state.shape.timeout, state.log};
     for (std::int32_t rank = 0; rank < state.topology.ranks(); ++rank) {
         identity.members.push_back({rank, state.topology.host_of(Rank{rank})});
     }
-    auto inside = state.inside_node(base::str(purpose, ", inside a node"), beside_compute);
-    auto across = state.across_nodes(base::str(purpose, ", across nodes"));
+    auto inside = state.inside_node(base::str(purpose, ", inside a node"), use.beside_compute);
+    auto across = state.across_nodes(base::str(purpose, ", across nodes"), use.wire);
     return make_hierarchical_communicator(std::move(identity), state.topology, std::move(inside), std::move(across));
 }
 

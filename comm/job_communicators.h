@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "comm/communicator.h"
+#include "comm/mpi.h"
 #include "comm/topology.h"
 
 namespace lockstep::comm {
@@ -17,6 +18,16 @@ struct JobShape {
     /// the order of ranks; ranks of one such node must share a machine.
     std::string topology = "auto";
     std::chrono::milliseconds timeout = std::chrono::minutes(10);  ///< deadline of one operation
+    MpiAllReduce algorithm = MpiAllReduce::direct;                 ///< of what goes over MPI
+};
+
+/// What a communicator is for, as far as that changes how it is made.
+struct CommunicatorUse {
+    /// The thread that calls it waits while another one of the rank computes, so that waiting in shared memory must not
+    /// take the core.
+    bool beside_compute = false;
+    /// How FP32 reductions travel over MPI: f32 as they are, bf16 or f16 (see make_wire_communicator).
+    DataType wire = DataType::f32;
 };
 
 /// What "2x4" and so on says of `detected`. Throws base::UsageError when it doesn't fit the number of ranks, or puts
@@ -38,10 +49,11 @@ class JobCommunicators {
     const Topology& machines() const;
     /// "shared memory", "MPI", "hierarchical: shared memory in 2 nodes, MPI across": for the start table.
     std::string describe() const;
+    /// Whether anything goes over MPI, so that algorithm and wire type matter.
+    bool uses_mpi() const;
 
-    /// Collective over all ranks. `beside_compute`: the thread that calls it waits while another one of the rank
-    /// computes, so that waiting in shared memory must not take the core.
-    std::unique_ptr<Communicator> make(std::string purpose, bool beside_compute = false) const;
+    /// Collective over all ranks.
+    std::unique_ptr<Communicator> make(std::string purpose, CommunicatorUse use = {}) const;
 
   private:
     struct State;

@@ -141,8 +141,7 @@ struct JobWatch::State {
                 base::log_warning(base::str("stop reports will tell of one machine only: ", error.what()));
             }
         }
-        const auto all = world.all_gather_bytes(std::as_bytes(std::span(mine)), "invitation");
-        invitation.assign(reinterpret_cast<const char*>(all.front().data()), all.front().size());
+        invitation = world.all_gather_texts(mine, "invitation").front();
     }
 
     /// On the thread: it may take a while where a firewall swallows packets.

@@ -128,12 +128,7 @@ Topology detect_topology(Communicator& world) {
     leaders[static_cast<std::size_t>(index_of(world.rank()))] = node_leader(world.rank());
     world.all_gather(Buffer::of(std::span(leaders)), "node leaders");
 
-    const std::string host = base::host_name();
-    std::vector<std::string> hosts;
-    for (const auto& bytes : world.all_gather_bytes(std::as_bytes(std::span(host)), "host names")) {
-        hosts.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    }
-    return {leaders, std::move(hosts)};
+    return {leaders, world.all_gather_texts(base::host_name(), "host names")};
 }
 
 }  // namespace lockstep::comm

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <memory>
 #include <span>
@@ -38,17 +39,33 @@ class MpiGuard {
 /// Ends all ranks at once, without a word; see abort_job.
 [[noreturn]] void end_all_ranks(int exit_code);
 
+/// How an all-reduce goes. All but `central` send each rank's bytes 2(n-1)/n times over n ranks. Integers and FP32 sums
+/// are the same on all ranks with each, but FP32 sums differ between them by rounding.
+enum class MpiAllReduce : std::uint8_t {
+    direct,            ///< each slice's owner hears all others and adds in rank order; 16-bit sums are rounded once
+    ring,              ///< slices go around; 16-bit sums are rounded at each rank
+    halving_doubling,  ///< few steps: halves of halves over half the distance; 16-bit sums are rounded at each step
+    central,           ///< through the first rank, as parallel training in one process does it: for comparison
+};
+inline constexpr std::array mpi_all_reduces{MpiAllReduce::direct, MpiAllReduce::ring, MpiAllReduce::halving_doubling,
+                                            MpiAllReduce::central};
+std::string_view name_of(MpiAllReduce algorithm);
+/// Throws base::UsageError for another name.
+MpiAllReduce mpi_all_reduce_of(std::string_view name);
+
 /// All ranks of the job, over MPI point-to-point messages, on a communicator of its own: operations of two purposes
 /// never meet. Buffers lie in host memory. `purpose` is a name for messages; `timeout` is the deadline of one
 /// operation, and of this call. Collective; MPI must run (MpiGuard) with MPI_THREAD_MULTIPLE, and the object must go
 /// before MPI does.
 std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::chrono::milliseconds timeout,
-                                                    std::shared_ptr<RankLog> log = nullptr);
+                                                    std::shared_ptr<RankLog> log = nullptr,
+                                                    MpiAllReduce algorithm = MpiAllReduce::direct);
 /// Of `members` alone, which this rank is one of; ranks in its order. Collective over all ranks of the job, each of
 /// which names the members of its own group: groups are disjoint or equal.
 std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::chrono::milliseconds timeout,
                                                     std::span<const Rank> members,
-                                                    std::shared_ptr<RankLog> log = nullptr);
+                                                    std::shared_ptr<RankLog> log = nullptr,
+                                                    MpiAllReduce algorithm = MpiAllReduce::direct);
 
 /// Who shares memory with whom. Collective over `world`, a communicator of all ranks; this host alone where MPI does
 /// not run.

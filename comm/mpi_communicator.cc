@@ -167,12 +167,10 @@ std::size_t chunks_in(std::size_t bytes, std::size_t chunk_bytes) {
     return (bytes + chunk_bytes - 1) / chunk_bytes;
 }
 
-/// Every rank exchanges directly with every other one, in chunks. Direct exchange moves as few bytes as a ring does,
-/// and lets the slice's owner add all contributions at once: in rank order, and rounding 16-bit types only once.
 class MpiCommunicator final : public Communicator {
   public:
-    explicit MpiCommunicator(CommunicatorIdentity identity)
-        : Communicator(std::move(identity)), rank_(index_of(rank())), size_(size()) {
+    MpiCommunicator(CommunicatorIdentity identity, MpiAllReduce algorithm)
+        : Communicator(std::move(identity)), algorithm_(algorithm), rank_(index_of(rank())), size_(size()) {
         for (const Member& member : this->identity().members) {
             world_ranks_.push_back(member.world_rank);
         }
@@ -193,22 +191,95 @@ class MpiCommunicator final : public Communicator {
         }
     }
 
-    void exchange_host_names() {
-        const std::string host = base::host_name();
-        std::vector<std::string> hosts;
-        for (const auto& bytes : all_gather_bytes(std::as_bytes(std::span(host)), "host names")) {
-            hosts.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-        }
-        set_hosts(std::move(hosts));
-    }
+    void exchange_host_names() { set_hosts(all_gather_texts(base::host_name(), "host names")); }
+
+    SentData sent() const override { return {sent_bytes_}; }
 
   private:
     void do_all_reduce(const Buffer& buffer, ReduceOp op) override {
+        switch (algorithm_) {
+            case MpiAllReduce::direct:
+                return reduce_directly(buffer, op);
+            case MpiAllReduce::ring:
+                return reduce_around_ring(buffer, op);
+            case MpiAllReduce::halving_doubling:
+                return reduce_by_halving(buffer, op);
+            case MpiAllReduce::central:
+                return reduce_at_first_rank(buffer, op);
+        }
+        LOCKSTEP_CHECK(false, "algorithm ", static_cast<int>(algorithm_));
+    }
+
+    /// Every rank exchanges directly with every other one. That moves as few bytes as a ring does, and lets a slice's
+    /// owner add all contributions at once: in rank order, and rounding 16-bit types only once.
+    void reduce_directly(const Buffer& buffer, ReduceOp op) {
         if (buffer.bytes() * static_cast<std::size_t>(size_) <= small_exchange_bytes) {
             reduce_small(buffer, op);
         } else {
             reduce_slices(buffer, even_slices(buffer.count, size_), op, /*gather_results=*/true);
         }
+    }
+
+    /// Each slice goes once around while every rank adds its part, and once more as the sum.
+    void reduce_around_ring(const Buffer& buffer, ReduceOp op) {
+        const std::vector<Bytes> slices = parts_of(buffer, even_slices(buffer.count, size_));
+        const auto slice_before = [&](int steps) { return slices[static_cast<std::size_t>(wrapped(rank_ - steps))]; };
+        const int next = wrapped(rank_ + 1);
+        const int previous = wrapped(rank_ - 1);
+        for (int step = 0; step + 1 < size_; ++step) {
+            exchange_and_add(slice_before(step), next, slice_before(step + 1), previous, buffer.type, op);
+        }
+        finish(slice_before(size_ - 1), buffer.type, op);
+        for (int step = 0; step + 1 < size_; ++step) {
+            exchange(slice_before(step - 1), next, slice_before(step), previous);
+        }
+    }
+
+    /// Halves of halves are exchanged over half the distance each time, then the sums back the same way (Rabenseifner).
+    /// Ranks beyond the largest power of two hand theirs to a partner first.
+    void reduce_by_halving(const Buffer& buffer, ReduceOp op) {
+        const Bytes whole = bytes_of(buffer);
+        const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(size_)));
+        if (rank_ >= power) {
+            exchange(whole, rank_ - power, {}, rank_ - power);
+            exchange({}, rank_ - power, whole, rank_ - power);
+            return;
+        }
+        const bool has_extra = rank_ + power < size_;
+        if (has_extra) {
+            exchange_and_add({}, rank_ + power, whole, rank_ + power, buffer.type, op);
+        }
+        Slice mine{0, buffer.count};
+        const auto bytes_of_slice = [&](const Slice& slice) { return parts_of(buffer, std::array{slice}).front(); };
+        std::vector<Slice> theirs;
+        for (int distance = power / 2; distance > 0; distance /= 2) {
+            const std::size_t middle = mine.begin + mine.count() / 2;
+            const bool is_lower = (rank_ & distance) == 0;
+            const Slice kept = is_lower ? Slice{mine.begin, middle} : Slice{middle, mine.end};
+            theirs.push_back(is_lower ? Slice{middle, mine.end} : Slice{mine.begin, middle});
+            mine = kept;
+            exchange_and_add(bytes_of_slice(theirs.back()), rank_ ^ distance, bytes_of_slice(mine), rank_ ^ distance,
+                             buffer.type, op);
+        }
+        finish(bytes_of_slice(mine), buffer.type, op);
+        for (int distance = 1; distance < power; distance *= 2) {
+            const Slice other = theirs.back();
+            theirs.pop_back();
+            exchange(bytes_of_slice(mine), rank_ ^ distance, bytes_of_slice(other), rank_ ^ distance);
+            mine = {std::min(mine.begin, other.begin), std::max(mine.end, other.end)};
+        }
+        if (has_extra) {
+            exchange(whole, rank_ + power, {}, rank_ + power);
+        }
+    }
+
+    /// One rank adds everything and sends it back, as parallel training in one process does it: the first rank's link
+    /// carries it all.
+    void reduce_at_first_rank(const Buffer& buffer, ReduceOp op) {
+        std::vector<Slice> all_to_first(static_cast<std::size_t>(size_), Slice{0, 0});
+        all_to_first.front() = {0, buffer.count};
+        reduce_slices(buffer, all_to_first, op, /*gather_results=*/false);
+        broadcast_along_tree(bytes_of(buffer), 0);
     }
 
     void do_reduce_scatter(const Buffer& buffer, std::span<const Slice> slices, ReduceOp op) override {
@@ -220,7 +291,7 @@ class MpiCommunicator final : public Communicator {
     }
 
     void do_broadcast(const Buffer& buffer, Rank root) override {
-        broadcast_along_tree({static_cast<std::byte*>(buffer.data), buffer.bytes()}, index_of(root));
+        broadcast_along_tree(bytes_of(buffer), index_of(root));
     }
 
     /// Dissemination: after step k everyone has heard, directly or not, from 2^(k+1) - 1 ranks before it.
@@ -270,6 +341,8 @@ class MpiCommunicator final : public Communicator {
         check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     }
 
+    static Bytes bytes_of(const Buffer& buffer) { return {static_cast<std::byte*>(buffer.data), buffer.bytes()}; }
+
     static std::vector<Bytes> parts_of(const Buffer& buffer, std::span<const Slice> slices) {
         const std::size_t width = size_of(buffer.type);
         auto* const data = static_cast<std::byte*>(buffer.data);
@@ -278,6 +351,45 @@ class MpiCommunicator final : public Communicator {
             parts.emplace_back(data + slice.begin * width, slice.count() * width);
         }
         return parts;
+    }
+
+    /// Sends `out` to one rank while `in` comes from another one, or the same.
+    void exchange(ConstBytes out, int to, Bytes in, int from) {
+        std::array<Transfers, 2> window;
+        const std::size_t chunks = chunks_in(std::max(out.size(), in.size()), chunk_bytes_);
+        for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+            receive(window[chunk % 2], chunk_of(in, chunk_bytes_, chunk), from, Lane::results);
+            send(window[chunk % 2], chunk_of(out, chunk_bytes_, chunk), to, Lane::results);
+            wait(window[(chunk + 1) % 2]);
+        }
+        wait(window[(chunks + 1) % 2]);
+    }
+
+    /// The same, but what comes is combined with what `sum` holds; an average is only added, see finish().
+    void exchange_and_add(ConstBytes out, int to, Bytes sum, int from, DataType type, ReduceOp op) {
+        std::array<Transfers, 2> window;
+        const Bytes scratch = scratch_of(2 * chunk_bytes_);
+        const std::size_t chunks = chunks_in(std::max(out.size(), sum.size()), chunk_bytes_);
+        for (std::size_t step = 0; step < chunks + 1; ++step) {
+            if (step < chunks) {
+                const Bytes inbox = scratch.subspan(step % 2 * chunk_bytes_, chunk_of(sum, chunk_bytes_, step).size());
+                receive(window[step % 2], inbox, from, Lane::results);
+                send(window[step % 2], chunk_of(out, chunk_bytes_, step), to, Lane::results);
+            }
+            if (step >= 1) {
+                wait(window[(step - 1) % 2]);
+                const Bytes own = chunk_of(sum, chunk_bytes_, step - 1);
+                const std::array<const std::byte*, 2> both{scratch.data() + (step - 1) % 2 * chunk_bytes_, own.data()};
+                reduce_in_order(both, own.data(), own.size() / size_of(type), type,
+                                op == ReduceOp::average ? ReduceOp::sum : op);
+            }
+        }
+    }
+
+    void finish(Bytes sum, DataType type, ReduceOp op) const {
+        if (op == ReduceOp::average) {
+            divide(sum.data(), sum.size() / size_of(type), type, size_);
+        }
     }
 
     /// Every rank fills its own part; afterwards all parts are filled everywhere.
@@ -407,6 +519,7 @@ class MpiCommunicator final : public Communicator {
     void send(Transfers& transfers, ConstBytes bytes, int peer, Lane lane) {
         if (!bytes.empty()) {
             transfers.send(comm_, bytes, world_rank(peer), tag(lane));
+            sent_bytes_ += bytes.size();
         }
     }
 
@@ -466,8 +579,10 @@ class MpiCommunicator final : public Communicator {
         return {scratch_.get(), bytes};
     }
 
+    MpiAllReduce algorithm_;
     int rank_;
     int size_;
+    std::uint64_t sent_bytes_ = 0;
     std::vector<int> world_ranks_;
     std::size_t chunk_bytes_ = 0;
     MPI_Comm comm_ = MPI_COMM_NULL;
@@ -477,8 +592,35 @@ class MpiCommunicator final : public Communicator {
 
 }  // namespace
 
+std::string_view name_of(MpiAllReduce algorithm) {
+    switch (algorithm) {
+        case MpiAllReduce::direct:
+            return "direct";
+        case MpiAllReduce::ring:
+            return "ring";
+        case MpiAllReduce::halving_doubling:
+            return "halving_doubling";
+        case MpiAllReduce::central:
+            return "central";
+    }
+    LOCKSTEP_CHECK(false, "algorithm ", static_cast<int>(algorithm));
+}
+
+MpiAllReduce mpi_all_reduce_of(std::string_view name) {
+    std::vector<std::string> names;
+    for (const MpiAllReduce algorithm : mpi_all_reduces) {
+        if (name_of(algorithm) == name) {
+            return algorithm;
+        }
+        names.emplace_back(name_of(algorithm));
+    }
+    throw base::UsageError(
+        base::str("unknown all-reduce algorithm \"", name, "\"; there are ", base::join(names, ", ")));
+}
+
 std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::chrono::milliseconds timeout,
-                                                    std::span<const Rank> members, std::shared_ptr<RankLog> log) {
+                                                    std::span<const Rank> members, std::shared_ptr<RankLog> log,
+                                                    MpiAllReduce algorithm) {
     LOCKSTEP_CHECK(mpi_is_running(), "communicator ", purpose, " needs a MpiGuard");
     require_thread_multiple();
     int world_rank = 0;
@@ -493,13 +635,13 @@ std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::ch
     }
     LOCKSTEP_CHECK(std::ranges::find(members, Rank{world_rank}) != members.end(), "rank ", world_rank,
                    " is no member of ", identity.purpose);
-    auto communicator = std::make_unique<MpiCommunicator>(std::move(identity));
+    auto communicator = std::make_unique<MpiCommunicator>(std::move(identity), algorithm);
     communicator->exchange_host_names();
     return communicator;
 }
 
 std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::chrono::milliseconds timeout,
-                                                    std::shared_ptr<RankLog> log) {
+                                                    std::shared_ptr<RankLog> log, MpiAllReduce algorithm) {
     LOCKSTEP_CHECK(mpi_is_running(), "communicator ", purpose, " needs a MpiGuard");
     int size = 0;
     check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
@@ -508,7 +650,7 @@ std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::ch
     for (int rank = 0; rank < size; ++rank) {
         all.push_back(Rank{rank});
     }
-    return make_mpi_communicator(std::move(purpose), timeout, all, std::move(log));
+    return make_mpi_communicator(std::move(purpose), timeout, all, std::move(log), algorithm);
 }
 
 }  // namespace lockstep::comm

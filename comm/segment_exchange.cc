@@ -52,9 +52,9 @@ class ExchangeOver final : public SegmentExchange {
         } catch (const std::exception& error) {
             problem = error.what();
         }
-        for (const auto& theirs : meeting_->all_gather_bytes(std::as_bytes(std::span(problem)), name)) {
+        for (const std::string& theirs : meeting_->all_gather_texts(problem, name)) {
             if (!theirs.empty()) {
-                throw base::Error(std::string(reinterpret_cast<const char*>(theirs.data()), theirs.size()));
+                throw base::Error(theirs);
             }
         }
     }

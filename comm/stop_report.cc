@@ -18,13 +18,9 @@ namespace {
 
 using base::str;
 
-std::string name_of(const SeenRank& rank) {
-    return str("rank ", rank.member.world_rank, " on ", rank.member.host);
-}
-
 std::string joined(const std::vector<const SeenRank*>& ranks) {
     std::vector<std::string> names;
-    std::ranges::transform(ranks, std::back_inserter(names), [](const SeenRank* rank) { return name_of(*rank); });
+    std::ranges::transform(ranks, std::back_inserter(names), [](const SeenRank* rank) { return rank->member.name(); });
     constexpr std::size_t most = 8;
     if (names.size() > most) {
         const std::size_t left_out = names.size() - most;
@@ -102,7 +98,7 @@ const SeenOperation* telling_operation(const SeenRank& rank) {
 
 std::string line_of(const SeenRank& rank) {
     const SeenOperation* const operation = telling_operation(rank);
-    return str("\n  ", name_of(rank), ", process ", rank.process, ": ", state_text(rank), ", in ", rank.phase,
+    return str("\n  ", rank.member.name(), ", process ", rank.process, ": ", state_text(rank), ", in ", rank.phase,
                ", step ", rank.step, operation != nullptr ? str("; ", operation->describe()) : "");
 }
 
@@ -166,7 +162,7 @@ StopReport make_stop_report(const std::vector<SeenRank>& ranks) {
         }
         constexpr std::size_t most_failures = 8;
         for (const SeenRank* const rank : std::span(failed).first(std::min(failed.size(), most_failures))) {
-            causes.push_back(str(name_of(*rank), " failed: ", rank->failure));
+            causes.push_back(str(rank->member.name(), " failed: ", rank->failure));
         }
         if (failed.size() > most_failures) {
             causes.push_back(str(failed.size() - most_failures, " more failed"));

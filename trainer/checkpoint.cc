@@ -200,9 +200,8 @@ std::vector<json> exchange(comm::Communicator& communicator, const std::function
     // Messages and paths may hold bytes that are no UTF-8.
     const std::string text = mine.dump(-1, ' ', false, json::error_handler_t::replace);
     std::vector<json> values;
-    for (const auto& bytes : communicator.all_gather_bytes(std::as_bytes(std::span(text)), name)) {
-        const auto* begin = reinterpret_cast<const char*>(bytes.data());
-        const json theirs = json::parse(begin, begin + bytes.size());
+    for (const std::string& of_rank : communicator.all_gather_texts(text, name)) {
+        const json theirs = json::parse(of_rank);
         if (theirs.contains("error")) {
             throw Error(theirs.at("error").get<std::string>());
         }

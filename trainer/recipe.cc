@@ -184,10 +184,17 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
     visit("communication.topology", r.communication.topology,
           "which ranks share a node: auto (as it is), flat (none), or NODESxRANKS such as 2x4", Choices{},
           Effect::none);
+    visit("communication.algorithm", r.communication.algorithm, "how an all-reduce between nodes goes",
+          Choices{"direct", "ring", "halving_doubling", "central"}, Effect::none);
+    visit("communication.wire", r.communication.wire, "what FP32 gradients are rounded to on their way between nodes",
+          Choices{"fp32", "bf16", "fp16"}, Effect::training);
     visit("communication.bucket_mib", r.communication.bucket_mib, "gradients are reduced in buckets of this size",
           Bounds{0.01, 4096}, Effect::none);
     visit("communication.timeout_seconds", r.communication.timeout_seconds, "deadline of a collective operation",
           Bounds{1, 1e6}, Effect::none);
+    visit("communication.agreement_steps", r.communication.agreement_steps,
+          "parameters of all ranks are compared, bit for bit, after every so many steps; 0: at the start only",
+          Bounds{0, 1e9}, Effect::none);
 }
 
 std::string toml_value(const std::string& value) {

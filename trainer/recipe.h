@@ -111,8 +111,11 @@ struct Recipe {
 
     struct Communication {
         std::string topology = "auto";
+        std::string algorithm = "direct";
+        std::string wire = "fp32";
         double bucket_mib = 25;
         double timeout_seconds = 600;
+        std::int64_t agreement_steps = 500;
     } communication;
 };
 

@@ -23,6 +23,7 @@
 #include "trainer/optimizers/update_rules.h"
 #include "trainer/rank_cores.h"
 #include "trainer/report.h"
+#include "trainer/run_agreement.h"
 #include "trainer/run_directory.h"
 #include "trainer/running_statistics.h"
 #include "trainer/schedule.h"
@@ -119,6 +120,7 @@ struct Trainer::State {
         double seconds = 0, wait = 0, exposed = 0;
         std::uint64_t images = 0;
     } epoch_sums;
+    comm::SentData sent_before_epoch;
     double training_seconds = 0, training_wait = 0;
     std::uint64_t training_images = 0;
     std::uint64_t peak_pss = 0;
@@ -134,6 +136,7 @@ struct Trainer::State {
     sharding::LoaderOptions loader_options() const;
     double average_decay() const;
     void agree_on_start();
+    void agree_on_values();
     void broadcast_state();
     void start_run_directory(const RunStart& start);
     comm::TrainingBytes bytes_of_rank() const;
@@ -172,12 +175,15 @@ Recipe without_initial_weights(Recipe recipe) {
     return recipe;
 }
 
-/// The first rank whose text isn't rank 0's; every rank finds the same.
-std::optional<comm::Rank> first_to_differ(comm::Communicator& communicator, const std::string& mine, const char* name) {
-    const auto texts = communicator.all_gather_bytes(std::as_bytes(std::span(mine)), name);
-    const auto other = std::ranges::find_if(texts, [&](const auto& text) { return text != texts.front(); });
-    return other == texts.end() ? std::nullopt
-                                : std::optional(comm::Rank{static_cast<std::int32_t>(other - texts.begin())});
+/// Collective. First of all, since ranks of different recipes would not even call the same operations.
+Recipe agreed(Recipe recipe, comm::Communicator& control) {
+    comm::require_agreement(control, agreement_on_recipe(recipe), "on the recipe",
+                            "All ranks have to read the same file and to run the same build");
+    return recipe;
+}
+
+std::string content_text(const sharding::Dataset& data) {
+    return str("content hash ", data.content_hash());
 }
 
 double ratio(double part, double whole) {
@@ -188,7 +194,7 @@ double ratio(double part, double whole) {
 
 Trainer::State::State(Recipe the_recipe, const RunStart& start, Communicators communicators,
                       comm::Topology the_topology)
-    : recipe(std::move(the_recipe)),
+    : recipe(agreed(std::move(the_recipe), communicators.control)),
       comms(communicators),
       topology(std::move(the_topology)),
       cores_per_rank(use_cores_of_rank(comms.control, topology)),
@@ -225,6 +231,7 @@ Trainer::State::State(Recipe the_recipe, const RunStart& start, Communicators co
     }
     agree_on_start();
     broadcast_state();
+    agree_on_values();
     if (!start.checkpoint) {
         optimizer.restart_average();
     }
@@ -234,20 +241,22 @@ Trainer::State::State(Recipe the_recipe, const RunStart& start, Communicators co
     }
 }
 
-/// Collective. A node-local copy of a data set, a recipe edited during the launch or a checkpoint that only some ranks
-/// see would make every rank train something else, and no sum would show it.
+/// Collective. A node-local copy of a data set may be another one, and a checkpoint may be seen by some ranks only.
 void Trainer::State::agree_on_start() {
-    const auto require_same = [&](const std::string& mine, const char* what) {
-        if (const auto rank = first_to_differ(comms.control, mine, what)) {
-            throw Error(str("rank ", comm::index_of(*rank), " on ", topology.host_of(*rank), " has another ", what,
-                            " than rank 0 on ", topology.host_of(comm::Rank{0}),
-                            "; all ranks have to read the same files"));
-        }
-    };
-    require_same(to_toml(recipe), "recipe");
-    require_same(str(train.content_hash()), "training data set");
-    require_same(str(validation ? validation->content_hash() : 0), "validation data set");
-    require_same(str(progress.optimizer_steps, " ", checkpoint_checksum), "checkpoint");
+    std::vector<comm::AgreementItem> items{
+        comm::agreement_item("training data set", content_text(train)),
+        comm::agreement_item("validation data set", validation ? content_text(*validation) : "none"),
+        comm::agreement_item("checkpoint",
+                             str("of step ", progress.optimizer_steps, ", CRC-32C ", checkpoint_checksum))};
+    std::ranges::move(agreement_on_layout(parameters, reducer.layout()), std::back_inserter(items));
+    comm::require_agreement(comms.control, items, "before the first step", "All ranks have to read the same files");
+}
+
+/// Collective.
+void Trainer::State::agree_on_values() {
+    comm::require_agreement(comms.control, agreement_on_values(parameters),
+                            str("after step ", progress.optimizer_steps),
+                            "A bit flipped in some memory, or a machine computes wrongly: test it before it goes on");
 }
 
 /// Collective. Rank 0's values, so that no machine's arithmetic can set the ranks apart from the start.
@@ -514,6 +523,13 @@ void Trainer::State::finish_epoch() {
                  {"images_per_second", ratio(static_cast<double>(epoch_sums.images), epoch_sums.seconds)},
                  {"data_wait_fraction", ratio(epoch_sums.wait, epoch_sums.seconds)},
                  {"exposed_communication_fraction", ratio(epoch_sums.exposed, epoch_sums.seconds)}};
+    const comm::SentData sent = comms.gradients.sent() - sent_before_epoch;
+    if (sent.bytes > 0) {
+        line["gradients_sent_mib"] = static_cast<double>(sent.bytes) / (1 << 20);
+    }
+    if (sent.squared_values > 0) {
+        line["wire_error"] = sent.relative_error();
+    }
     const auto epochs = static_cast<std::uint64_t>(recipe.epochs);
     const bool is_last = finished == epochs;
     const bool is_due = finished % static_cast<std::uint64_t>(recipe.evaluation.every_epochs) == 0 &&
@@ -655,6 +671,7 @@ void Trainer::State::close_epoch_sums() {
     training_wait += epoch_sums.wait;
     training_images += epoch_sums.images;
     epoch_sums = {};
+    sent_before_epoch = comms.gradients.sent();
 }
 
 void Trainer::State::finish_run() {
@@ -717,6 +734,7 @@ Outcome Trainer::run() {
         }
         return Outcome::finished;
     }
+    s.sent_before_epoch = s.comms.gradients.sent();
     const sharding::Share share{static_cast<std::uint64_t>(comm::index_of(s.comms.control.rank())), s.ranks()};
     sharding::Loader loader(s.train, s.order, share, s.loader_options(), s.progress.epoch, s.progress.step_in_epoch);
     const std::uint64_t last_step =
@@ -724,6 +742,7 @@ Outcome Trainer::run() {
                                : s.schedule.total_steps();
     base::Progress display(s.is_first() ? "training" : "", "steps", last_step, s.progress.optimizer_steps);
     const auto save_every = static_cast<std::uint64_t>(s.recipe.checkpoint.every_steps);
+    const auto agree_every = static_cast<std::uint64_t>(s.recipe.communication.agreement_steps);
     while (s.progress.epoch < static_cast<std::uint64_t>(s.recipe.epochs) && !s.reached_step_limit()) {
         const double started = base::monotonic_seconds();
         s.enter("reading data");
@@ -734,6 +753,9 @@ Outcome Trainer::run() {
         s.read_resources();
         if (s.is_first()) {
             display.update(s.progress.optimizer_steps, s.display_text());
+        }
+        if (agree_every > 0 && s.progress.optimizer_steps % agree_every == 0) {
+            s.agree_on_values();
         }
         if (s.agree_to_stop(stop)) {
             s.save(false);

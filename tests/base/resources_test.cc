@@ -42,6 +42,25 @@ TEST(UtcTimestamp, IsNow) {
     EXPECT_LE(stated, after);
 }
 
+TEST(UtcTimestamp, HasAsManyDecimalsAsAsked) {
+    EXPECT_EQ(utc_timestamp().size(), std::string("2026-11-30T04:05:06Z").size());
+    EXPECT_EQ(utc_timestamp(3).size(), std::string("2026-11-30T04:05:06.123Z").size());
+    EXPECT_EQ(utc_timestamp(6)[19], '.');
+    EXPECT_EQ(utc_timestamp(6).back(), 'Z');
+}
+
+TEST(NetworkBytesSent, AreThoseOfAllInterfacesButLoopback) {
+    EXPECT_EQ(detail::sent_of_interfaces("Inter-|   Receive                    |  Transmit\n"
+                                         " face |bytes    packets errs drop fifo frame compressed multicast|bytes\n"
+                                         "    lo:  500 1 0 0 0 0 0 0  700 1 0 0 0 0 0 0\n"
+                                         "  eth0: 1000 2 0 0 0 0 0 0 3000 4 0 0 0 0 0 0\n"
+                                         "   ib0:12345 2 0 0 0 0 0 0   40 4 0 0 0 0 0 0\n"),
+              3040U);
+    EXPECT_EQ(detail::sent_of_interfaces(""), 0U);
+    EXPECT_EQ(detail::sent_of_interfaces("eth0: 1 2 3"), 0U);
+    EXPECT_LE(network_bytes_sent(), network_bytes_sent());
+}
+
 TEST(Memory, GrowsWithTouchedPages) {
     constexpr std::size_t size = 64 << 20;
     const std::uint64_t before = pss_bytes();

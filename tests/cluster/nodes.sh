@@ -2,7 +2,7 @@
 # Simulated machines on one: network namespaces on a bridge of their own, each with its host name and /dev/shm. Needs root.
 # Nothing is made in the machine's own network namespace but the names in /run/netns. PREFIX keeps runs apart.
 #   nodes.sh PREFIX probe           whether they can be made here
-#   nodes.sh PREFIX up N            PREFIX0 to PREFIX(N-1)
+#   nodes.sh PREFIX up N [RATE]     PREFIX0 to PREFIX(N-1); RATE of each one's link, both ways, such as 1gbit
 #   nodes.sh PREFIX exec NODE CMD   on that machine
 #   nodes.sh PREFIX mpirun ARGS     from the first machine over all of them
 #   nodes.sh PREFIX kill NODE       every process on it, as if the power went
@@ -37,6 +37,10 @@ case $action in
             ip -n "$node" addr add "10.77.0.$((i + 1))/24" dev eth0
             ip -n "$node" link set eth0 up
             echo "10.77.0.$((i + 1)) $node" >>"$hosts"
+            if [ -n "${2:-}" ]; then
+                tc -n "$node" qdisc add dev eth0 root tbf rate "$2" burst 256k latency 50ms
+                tc -n "$switch" qdisc add dev "p$node" root tbf rate "$2" burst 256k latency 50ms
+            fi
         done ;;
     exec)
         node=$1

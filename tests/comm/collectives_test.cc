@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
@@ -67,6 +68,67 @@ TEST_P(Collectives, GiveTheClosedForms) {
 INSTANTIATE_TEST_SUITE_P(Carriers, Collectives, testing::Values("mpi", "auto", "2x2"),
                          [](const auto& info) { return "Of" + info.param; });
 
+class AllReduceAlgorithms : public testing::TestWithParam<MpiAllReduce> {};
+
+TEST_P(AllReduceAlgorithms, GiveTheClosedForms) {
+    const JobShape flat{.topology = "flat", .timeout = lockstep::tests::test_timeout, .algorithm = GetParam()};
+    const auto ranks = JobCommunicators(flat).make("test");
+    for (const DataType type : all_types) {
+        for (const std::size_t count : {0, 1, 7, 1000, 10007}) {
+            expect_closed_forms(*ranks, type, count, Memory::any);
+        }
+    }
+    expect_closed_forms(*ranks, DataType::f32, 3 * largest_count / 2, Memory::any);  // several chunks of every size
+}
+
+TEST_P(AllReduceAlgorithms, RoundAlikeOnAllRanks) {
+    const auto ranks = make_mpi_communicator("test", lockstep::tests::test_timeout, /*log=*/nullptr, GetParam());
+    for (const std::size_t count : {1, 1000, 400001}) {
+        std::vector<float> values(count);
+        for (std::size_t i = 0; i < count; ++i) {
+            values[i] = 1.0F / static_cast<float>(i + 3 + static_cast<std::size_t>(index_of(ranks->rank())) * 7);
+        }
+        ranks->all_reduce(Buffer::of(std::span(values)), ReduceOp::average, "test");
+        EXPECT_TRUE(tests::same_on_all_ranks(*ranks, std::as_bytes(std::span(values)))) << count;
+        for (std::size_t i = 0; i < count; i += 997) {
+            double mean = 0;
+            for (std::int32_t rank = 0; rank < ranks->size(); ++rank) {
+                mean += 1.0 / static_cast<double>(i + 3 + static_cast<std::size_t>(rank) * 7) / ranks->size();
+            }
+            EXPECT_NEAR(values[i], mean, mean * 1e-6) << count << ", element " << i;
+        }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, AllReduceAlgorithms, testing::ValuesIn(mpi_all_reduces),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+/// What a rank sends, by the algorithm's formula; all of it is payload.
+TEST(AllReduceAlgorithms, SendAsManyBytesAsTheyShould) {
+    const std::size_t count = 3 << 20;  // cut evenly by 1 to 4 ranks
+    const std::size_t bytes = count * sizeof(float);
+    std::vector<float> values(count, 1.0F);
+    for (const MpiAllReduce algorithm : mpi_all_reduces) {
+        const auto ranks = make_mpi_communicator("test", lockstep::tests::test_timeout, /*log=*/nullptr, algorithm);
+        const SentData before = ranks->sent();
+        ranks->all_reduce(Buffer::of(std::span(values)), ReduceOp::sum, "test");
+        std::vector<std::uint64_t> sent(static_cast<std::size_t>(ranks->size()));
+        sent[static_cast<std::size_t>(index_of(ranks->rank()))] = (ranks->sent() - before).bytes;
+        ranks->all_gather({sent.data(), sent.size(), DataType::i64}, "sent");
+        std::uint64_t total = 0;
+        for (const std::uint64_t of_rank : sent) {
+            total += of_rank;
+        }
+        EXPECT_EQ(total, 2 * static_cast<std::size_t>(ranks->size() - 1) * bytes) << name_of(algorithm);
+        const bool is_power_of_two = std::has_single_bit(static_cast<unsigned>(ranks->size()));
+        if (algorithm != MpiAllReduce::central && (algorithm != MpiAllReduce::halving_doubling || is_power_of_two)) {
+            for (const std::uint64_t of_rank : sent) {
+                EXPECT_EQ(of_rank, total / sent.size()) << name_of(algorithm);
+            }
+        }
+    }
+}
+
 TEST(AllReduce, AddsInRankOrderWhateverTheSizeAndTheRun) {
     const auto flat = make_test_communicator();
     const auto composed = JobCommunicators({.topology = "auto", .timeout = lockstep::tests::test_timeout}).make("test");
@@ -123,10 +185,10 @@ TEST(JobCommunicators, SayWhatTheyAre) {
     const JobCommunicators job({.topology = "auto", .timeout = lockstep::tests::test_timeout});
     EXPECT_EQ(job.describe(), job.topology().ranks() == 1 ? "alone" : "shared memory");
     const JobCommunicators flat({.topology = "flat", .timeout = lockstep::tests::test_timeout});
-    EXPECT_EQ(flat.describe(), flat.topology().ranks() == 1 ? "alone" : "MPI");
+    EXPECT_EQ(flat.describe(), flat.topology().ranks() == 1 ? "alone" : "MPI (direct all-reduce)");
     if (job.topology().ranks() == 4) {
         EXPECT_EQ(JobCommunicators({.topology = "2x2", .timeout = lockstep::tests::test_timeout}).describe(),
-                  "hierarchical: shared memory inside 2 nodes, MPI across, 2 lane(s)");
+                  "hierarchical: shared memory inside 2 nodes, MPI (direct all-reduce) across, 2 lane(s)");
     }
 }
 

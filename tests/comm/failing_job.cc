@@ -77,7 +77,7 @@ int main(int argc, char** argv) {
     const std::string mode = argc > 1 ? argv[1] : "";
     const std::string topology = argc > 2 ? argv[2] : "auto";
     std::signal(SIGTERM, SIG_IGN);  // as a training, which finishes its step first
-    if (mode == "guard") {  // without run_ranks: the exception meets the guard before any handler
+    if (mode == "guard") {          // without run_ranks: the exception meets the guard before any handler
         try {
             const lockstep::comm::MpiGuard guard;
             lockstep::comm::JobWatch watch;

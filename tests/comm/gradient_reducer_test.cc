@@ -32,7 +32,8 @@ namespace {
 
 /// As a training has them: in shared memory, since all ranks are on one machine.
 std::unique_ptr<Communicator> make_ranks() {
-    return JobCommunicators({.topology = "auto", .timeout = tests::test_timeout}).make("test", /*beside_compute=*/true);
+    return JobCommunicators({.topology = "auto", .timeout = tests::test_timeout})
+        .make("test", {.beside_compute = true});
 }
 
 /// Fixed, irregular values.

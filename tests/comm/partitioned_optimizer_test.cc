@@ -105,7 +105,8 @@ struct Trained {
 };
 
 std::unique_ptr<Communicator> make_ranks() {
-    return JobCommunicators({.topology = "auto", .timeout = tests::test_timeout}).make("test", /*beside_compute=*/true);
+    return JobCommunicators({.topology = "auto", .timeout = tests::test_timeout})
+        .make("test", {.beside_compute = true});
 }
 
 Trained train(Communicator& ranks, const Settings& settings, int steps) {

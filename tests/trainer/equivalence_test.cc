@@ -56,27 +56,8 @@ Difference compare(const CheckpointContent& a, const CheckpointContent& b, const
     return worst;
 }
 
-class EquivalenceTest : public testing::Test {
+class EquivalenceTest : public tests::SmallTraining {
   protected:
-    void SetUp() override {
-        world_ = tests::make_test_communicator();
-        rank_ = comm::index_of(world_->rank());
-        root_ = fs::path(testing::TempDir()) / (std::string("equivalence-") + std::to_string(world_->size()));
-        if (rank_ == 0) {
-            fs::remove_all(root_);
-            fs::create_directories(root_);
-            tests::write_small_detection_data(root_ / "boxes", 17);
-            tests::write_small_classification_data(root_ / "labels", 17);
-        }
-        world_->barrier("data written");
-    }
-    void TearDown() override {
-        world_->barrier("test done");
-        if (rank_ == 0) {
-            fs::remove_all(root_);
-        }
-    }
-
     /// Trains once over all ranks, and once on rank 0 by itself.
     void train_both(Recipe recipe) {
         if (recipe.max_steps == 0) {
@@ -84,7 +65,7 @@ class EquivalenceTest : public testing::Test {
         }
         tests::train_together(recipe, root_ / "together");
         const fs::path alone = root_ / "alone";
-        if (rank_ == 0) {
+        if (is_first()) {
             tests::train_alone(recipe, alone);
         }
         world_->barrier("both trained");
@@ -104,9 +85,6 @@ class EquivalenceTest : public testing::Test {
         EXPECT_NEAR(together, alone, tolerance * std::abs(alone)) << key << " of line " << step + 1;
     }
 
-    std::unique_ptr<comm::Communicator> world_;
-    std::int32_t rank_ = 0;
-    fs::path root_;
     CheckpointContent together_, alone_;
     std::vector<nlohmann::json> together_metrics_, alone_metrics_;
 };
@@ -164,7 +142,8 @@ TEST_F(EquivalenceTest, AssignmentsOfASliceInFp32) {
         .boxes = at::cat({corner, corner + 8 + at::rand({images, boxes, 2}, random) * 40}, 2),
         .classes = at::randint(classes, {images, boxes}, random, at::kLong),
         .real = at::rand({images, boxes}, random) < 0.8};
-    const std::int64_t begin = images * rank_ / world_->size(), end = images * (rank_ + 1) / world_->size();
+    const std::int64_t rank = comm::index_of(world_->rank());
+    const std::int64_t begin = images * rank / world_->size(), end = images * (rank + 1) / world_->size();
     const auto slice = [&](const at::Tensor& tensor) { return tensor.slice(0, begin, end); };
     const DetectorOutput whole_output = network->forward(pixels), slice_output = network->forward(slice(pixels));
     const DetectionLoss loss({.classes = classes});
@@ -267,7 +246,7 @@ TEST_F(SynchronisedBatchNorms, Classifier) {
 
 /// Frozen statistics give one more equality: accumulation is the same as one large batch.
 TEST_F(EquivalenceTest, AccumulationIsOneLargeBatch) {
-    if (rank_ == 0) {
+    if (is_first()) {
         Recipe recipe = tests::small_detection_recipe(root_ / "boxes");
         recipe.precision = "fp64";
         recipe.batch_norm = "frozen";

@@ -20,27 +20,9 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Two trainings over all ranks that differ in nothing but the precision.
-class PrecisionTest : public testing::Test {
+class PrecisionTest : public tests::SmallTraining {
   protected:
     static constexpr std::size_t steps = 3;
-
-    void SetUp() override {
-        world_ = tests::make_test_communicator();
-        root_ = fs::path(testing::TempDir()) / ("precision-" + std::to_string(world_->size()));
-        if (is_first()) {
-            fs::remove_all(root_);
-            fs::create_directories(root_);
-            tests::write_small_detection_data(root_ / "boxes", 17);
-        }
-        world_->barrier("data written");
-    }
-    void TearDown() override {
-        world_->barrier("test done");
-        if (is_first()) {
-            fs::remove_all(root_);
-        }
-    }
-    bool is_first() const { return comm::index_of(world_->rank()) == 0; }
 
     void train_both(const char* batch_norm) {
         Recipe recipe = tests::small_detection_recipe(root_ / "boxes");
@@ -65,8 +47,6 @@ class PrecisionTest : public testing::Test {
         }
     }
 
-    std::unique_ptr<comm::Communicator> world_;
-    fs::path root_;
     std::vector<nlohmann::json> half_, single_;
 };
 

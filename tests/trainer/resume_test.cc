@@ -27,27 +27,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class ResumeTest : public testing::Test {
+class ResumeTest : public tests::SmallTraining {
   protected:
-    void SetUp() override {
-        world_ = tests::make_test_communicator();
-        root_ = fs::path(testing::TempDir()) / ("resume-" + std::to_string(world_->size()));
-        if (is_first()) {
-            fs::remove_all(root_);
-            fs::create_directories(root_);
-            tests::write_small_detection_data(root_ / "boxes", 17);
-            tests::write_small_classification_data(root_ / "labels", 17);
-        }
-        world_->barrier("data written");
-    }
-    void TearDown() override {
-        world_->barrier("test done");
-        if (is_first()) {
-            fs::remove_all(root_);
-        }
-    }
-    bool is_first() const { return comm::index_of(world_->rank()) == 0; }
-
     Outcome train(const Recipe& recipe, const std::string& name, bool may_start_over = false) {
         const tests::JobRanks ranks(recipe.communication.topology);
         const auto checkpoint = newest_checkpoint(root_ / name);
@@ -96,9 +77,6 @@ class ResumeTest : public testing::Test {
         }
         world_->barrier("compared");
     }
-
-    std::unique_ptr<comm::Communicator> world_;
-    fs::path root_;
 };
 
 TEST_F(ResumeTest, DetectorWithEverythingOn) {

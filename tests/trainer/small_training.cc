@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <optional>
 #include <vector>
 
@@ -130,9 +131,28 @@ trainer::Recipe small_classification_recipe(const std::filesystem::path& data) {
 
 JobRanks::JobRanks(const std::string& topology)
     : job({.topology = topology, .timeout = std::chrono::seconds(60)}),
-      gradients(job.make("gradients", /*beside_compute=*/true)),
+      gradients(job.make("gradients", {.beside_compute = true})),
       batch_norm(job.make("batch norm")),
       control(job.make("control")) {}
+
+void SmallTraining::SetUp() {
+    world_ = comm::JobCommunicators({.timeout = std::chrono::minutes(1)}).make("test");
+    std::string root;
+    if (is_first()) {
+        root = (std::filesystem::path(testing::TempDir()) / "lockstep-training-XXXXXX").string();
+        ASSERT_NE(mkdtemp(root.data()), nullptr);
+        write_small_detection_data(std::filesystem::path(root) / "boxes", 17);
+        write_small_classification_data(std::filesystem::path(root) / "labels", 17);
+    }
+    root_ = world_->all_gather_texts(root, "data written").front();
+}
+
+void SmallTraining::TearDown() {
+    world_->barrier("test done");
+    if (is_first()) {
+        std::filesystem::remove_all(root_);
+    }
+}
 
 void train_together(const trainer::Recipe& recipe, const std::filesystem::path& run) {
     const JobRanks ranks(recipe.communication.topology);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -28,6 +30,18 @@ struct JobRanks {
 
     comm::JobCommunicators job;
     std::unique_ptr<comm::Communicator> gradients, batch_norm, control;
+};
+
+/// A directory `root_` of all ranks with both kinds of data, 17 images each, in "boxes" and "labels"; it goes with the
+/// test.
+class SmallTraining : public testing::Test {
+  protected:
+    void SetUp() override;
+    void TearDown() override;
+    bool is_first() const { return comm::index_of(world_->rank()) == 0; }
+
+    std::unique_ptr<comm::Communicator> world_;
+    std::filesystem::path root_;
 };
 
 /// Trains over all ranks of MPI; collective.
