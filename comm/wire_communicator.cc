@@ -1,9 +1,11 @@
 #include "comm/wire_communicator.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -101,25 +103,33 @@ class WireCommunicator final : public Communicator {
 
     template <typename Narrow, typename Widen>
     void narrow_by(const Buffer& buffer, float scale, Narrow narrow, Widen widen_one) {
+        constexpr std::size_t lanes = 8;  // sums that fill the vector unit
+        std::array<double, lanes> squared_error{}, squared_values{};
         const std::span<const float> values = floats_of(buffer);
-        double squared_error = 0, squared_values = 0;
-        for (std::size_t i = 0; i < values.size(); ++i) {
-            narrow_[i] = narrow(values[i] * scale);
-            const double error = static_cast<double>(widen_one(narrow_[i])) / scale - values[i];
-            squared_error += error * error;
-            squared_values += static_cast<double>(values[i]) * values[i];
+        const double back = 1.0 / scale;
+        for (std::size_t begin = 0; begin < values.size(); begin += lanes) {
+            const std::size_t length = std::min(lanes, values.size() - begin);
+            for (std::size_t i = 0; i < length; ++i) {
+                const double value = values[begin + i];
+                narrow_[begin + i] = narrow(values[begin + i] * scale);
+                const double error = widen_one(narrow_[begin + i]) * back - value;
+                squared_error[i] += error * error;
+                squared_values[i] += value * value;
+            }
         }
-        if (std::isfinite(squared_error)) {
-            rounding_.squared_error += squared_error;
-            rounding_.squared_values += squared_values;
+        const double error = std::reduce(squared_error.begin(), squared_error.end());
+        if (std::isfinite(error)) {
+            rounding_.squared_error += error;
+            rounding_.squared_values += std::reduce(squared_values.begin(), squared_values.end());
         }
     }
 
     void widen(const Buffer& buffer, const Slice& slice, float scale) const {
         const std::span<float> values = floats_of(buffer);
+        const float back = 1 / scale;  // exact, as it is a power of two
         const auto widen_by = [&](auto widen_one) {
             for (std::size_t i = slice.begin; i < slice.end; ++i) {
-                values[i] = widen_one(narrow_[i]) / scale;
+                values[i] = widen_one(narrow_[i]) * back;
             }
         };
         if (wire_ == DataType::bf16) {
