@@ -78,6 +78,7 @@ int train(const TrainArguments& arguments, comm::JobWatch& watch) {
         job.make("gradients", {.beside_compute = true, .wire = comm::wire_type_of(communication.wire)});
     const auto batch_norm = job.make("batch norm");
     const auto control = job.make("control");
+    const auto parameters = job.make("parameters", {.beside_compute = true});
     if (comm::index_of(control->rank()) == 0) {
         base::log_info(str("ranks talk over: ", job.describe()));
         if (communication.wire != "fp32" && !job.uses_mpi()) {
@@ -86,7 +87,7 @@ int train(const TrainArguments& arguments, comm::JobWatch& watch) {
         }
     }
     const trainer::RunStart start = agree_on_start(arguments, *control);
-    trainer::Trainer trainer(recipe, start, {*gradients, *batch_norm, *control}, job.machines());
+    trainer::Trainer trainer(recipe, start, {*gradients, *batch_norm, *control, *parameters}, job.machines());
     watch.keep_in(start.directory);
     // In here, so that an exception ends the job before the trainer is taken apart beside ranks that go on.
     return watch.run([&] {

@@ -22,6 +22,7 @@ std::uint64_t hash_of(const AgreementItem& item) {
 /// By rank. A rank that has no such item has a value of its own.
 std::vector<std::uint64_t> values_of_item(const std::vector<std::vector<std::uint64_t>>& hashes, std::size_t item) {
     std::vector<std::uint64_t> values;
+    values.reserve(hashes.size());
     for (const auto& of_rank : hashes) {
         values.push_back(item < of_rank.size() ? of_rank[item] : 0);
     }

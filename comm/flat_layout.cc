@@ -16,8 +16,25 @@ std::size_t rounded_up(std::size_t value, std::size_t multiple) {
 
 FlatLayout::FlatLayout(const std::vector<FlatTensor>& tensors, std::size_t bucket_bytes) : entries_(tensors.size()) {
     std::vector<std::size_t> bucket_begin;  // by segment: where its open bucket starts
+    const auto close_bucket = [&](std::size_t index, std::size_t unit) {
+        if (bucket_begin[index] < segments_[index].count) {
+            buckets_.push_back({index, bucket_begin[index], segments_[index].count, unit});
+            bucket_begin[index] = segments_[index].count;
+        }
+    };
+    const auto close_all_buckets = [&](std::size_t unit) {
+        for (std::size_t index = 0; index < segments_.size(); ++index) {
+            close_bucket(index, unit);
+        }
+    };
+    std::size_t unit = tensors.empty() ? 0 : tensors.back().unit;
     for (std::size_t i = tensors.size(); i-- > 0;) {
         const FlatTensor& tensor = tensors[i];
+        if (tensor.unit != unit) {
+            LOCKSTEP_CHECK_LT(tensor.unit, unit, tensor.name, ": units ascend in model order");
+            close_all_buckets(unit);
+            unit = tensor.unit;
+        }
         const auto found = std::ranges::find_if(segments_, [&](const Segment& segment) {
             return segment.head == tensor.head && segment.type == tensor.type;
         });
@@ -31,15 +48,10 @@ FlatLayout::FlatLayout(const std::vector<FlatTensor>& tensors, std::size_t bucke
         entries_[i] = {tensor.name, index, segment.count, tensor.count};
         segment.count += rounded_up(tensor.count, cache_line_bytes / width);
         if ((segment.count - bucket_begin[index]) * width >= bucket_bytes) {
-            buckets_.push_back({index, bucket_begin[index], segment.count});
-            bucket_begin[index] = segment.count;
+            close_bucket(index, unit);
         }
     }
-    for (std::size_t index = 0; index < segments_.size(); ++index) {
-        if (bucket_begin[index] < segments_[index].count) {
-            buckets_.push_back({index, bucket_begin[index], segments_[index].count});
-        }
-    }
+    close_all_buckets(unit);
 }
 
 }  // namespace lockstep::comm

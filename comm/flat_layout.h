@@ -18,6 +18,7 @@ struct FlatTensor {
     std::size_t count = 0;  ///< elements
     std::int32_t head = 0;  ///< whose loss it hears
     DataType type = DataType::f32;
+    std::size_t unit = 0;  ///< of the network, ascending in model order; see GatheredParameters
 };
 
 /// Where every trainable tensor lies in flat memory: a pure function of the tensors, the same for parameters,
@@ -25,7 +26,7 @@ struct FlatTensor {
 ///
 /// There is one segment per head and type. In it tensors lie in reverse model order, in which the backward pass
 /// finishes them; each starts on a cache line (the gap is never read as part of a tensor and stays zero). Buckets cut a
-/// segment between tensors.
+/// segment between tensors, and hold tensors of one unit.
 class FlatLayout {
   public:
     struct Segment {
@@ -42,10 +43,11 @@ class FlatLayout {
     struct Bucket {
         std::size_t segment;
         std::size_t begin, end;  ///< elements in the segment
+        std::size_t unit;
         std::size_t count() const { return end - begin; }
     };
 
-    /// Tensors in model order. A bucket is closed as soon as it holds `bucket_bytes`.
+    /// Tensors in model order. A bucket is closed as soon as it holds `bucket_bytes`, and where a unit ends.
     FlatLayout(const std::vector<FlatTensor>& tensors, std::size_t bucket_bytes);
 
     const std::vector<Segment>& segments() const { return segments_; }

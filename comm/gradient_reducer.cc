@@ -20,6 +20,7 @@
 #include "base/error.h"
 #include "base/resources.h"
 #include "base/text.h"
+#include "comm/gathered_parameters.h"
 #include "comm/shard.h"
 
 namespace lockstep::comm {
@@ -47,8 +48,8 @@ FlatLayout layout_of(const std::vector<ReducedParameter>& parameters, double buc
             throw base::Error(base::str("parameters ", other->second, " and ", parameter.name,
                                         " share memory; a shared parameter is given once"));
         }
-        tensors.push_back(
-            {parameter.name, static_cast<std::size_t>(tensor.numel()), parameter.head, data_type_of(tensor)});
+        tensors.push_back({parameter.name, static_cast<std::size_t>(tensor.numel()), parameter.head,
+                           data_type_of(tensor), parameter.unit});
     }
     LOCKSTEP_CHECK(bucket_mib > 0, bucket_mib, " MiB");
     return {tensors, static_cast<std::size_t>(bucket_mib * (1 << 20))};
@@ -197,6 +198,8 @@ struct GradientReducer::State {
     std::vector<std::vector<std::size_t>> parameters_in;  ///< by bucket
     std::vector<std::vector<OwnedRange>> ranges_by_bucket;
 
+    GatheredParameters* gathered = nullptr;
+
     bool leaves_during_backward = false;  ///< a micro-step whose buckets are reduced is under way
     bool is_first_micro_step = true;
     std::vector<std::size_t> missing;  ///< by bucket: parameters whose gradient is not complete
@@ -320,7 +323,7 @@ struct GradientReducer::State {
             take_back_gradient(parameter);
         }
         if (const auto bucket = bucket_of[parameter]; bucket && --missing[*bucket] == 0) {
-            thread->complete(*bucket);
+            complete(*bucket);
         }
     }
 
@@ -334,13 +337,23 @@ struct GradientReducer::State {
             if (!is_sharded()) {
                 std::ranges::for_each(parameters_in[bucket], [this](std::size_t i) { take_back_gradient(i); });
             }
-            thread->complete(bucket);
+            complete(bucket);
+        }
+        if (gathered) {
+            gathered->end_pass();  // before the wait: others may need this rank's parameters to get to their buckets
         }
         if (is_sharded()) {
             // The next micro-step's gradients would be added to those that the thread still has to copy.
             wait_for_buckets();
         }
         is_first_micro_step = false;
+    }
+
+    void complete(std::size_t bucket) {
+        thread->complete(bucket);
+        if (gathered) {
+            gathered->bucket_is_complete(bucket);
+        }
     }
 
     void wait_for_buckets() {
@@ -420,6 +433,10 @@ void GradientReducer::backward(const LossSums& sums, bool is_last_micro_step) {
         accumulate(state_->parts[head], sums.parts[head]);
     }
     state_->is_complete = is_last_micro_step;
+}
+
+void GradientReducer::tell(GatheredParameters& parameters) {
+    state_->gathered = &parameters;
 }
 
 Denominators GradientReducer::finish() {

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -14,12 +15,15 @@
 
 namespace lockstep::comm {
 
+class GatheredParameters;
+
 /// One trainable tensor, and the head whose loss it hears. No parameter hears two heads, so one divisor per head is
 /// exact.
 struct ReducedParameter {
     std::string name;
     at::Tensor tensor;
     std::int32_t head = 0;
+    std::size_t unit = 0;  ///< of the network; see GatheredParameters
 };
 
 /// Undivided sums of one micro-step: for each head a scalar to send backward and its denominator (a count or a
@@ -63,6 +67,9 @@ class GradientReducer {
     /// Waits for every bucket; afterwards owned gradients are sums over all ranks and micro-steps. Resets the
     /// denominators.
     Denominators finish();
+    /// From now on `parameters`, which must live as long as backward() is called, hears of each bucket whose gradients are complete, and of the end
+    /// of each pass.
+    void tell(GatheredParameters& parameters);
     /// Zeroes the gradients for the next effective batch.
     void zero();
 

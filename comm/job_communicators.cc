@@ -172,7 +172,7 @@ std::string JobCommunicators::describe() const {
     if (topology().ranks() == 1) {
         return "alone";
     }
-    const std::string over_mpi = base::str("MPI (", name_of(state_->shape.algorithm), " all-reduce)");
+    std::string over_mpi = base::str("MPI (", name_of(state_->shape.algorithm), " all-reduce)");
     if (!state_->shares_memory()) {
         return over_mpi;
     }

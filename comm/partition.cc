@@ -79,7 +79,7 @@ TrainingBytes predicted_bytes(const FlatLayout& layout, std::int32_t ranks, Zero
         return is_cut ? (whole + count - 1) / count : whole;
     };
     const std::uint64_t share = by_share(stage != ZeroStage::none);
-    return {.parameters = whole,
+    return {.parameters = by_share(stage >= ZeroStage::parameters),
             .gradients = by_share(stage >= ZeroStage::gradients),
             .state = share * state_arrays,
             .average = keeps_average ? share : 0};

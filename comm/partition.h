@@ -12,9 +12,10 @@ namespace lockstep::comm {
 
 /// What of the training's memory is cut into shards, one for each rank (Rajbhandari et al. 2020, ZeRO, section 3).
 enum class ZeroStage : std::uint8_t {
-    none = 0,       ///< nothing: every rank holds and updates everything
-    state = 1,      ///< optimizer state and moving average
-    gradients = 2,  ///< and gradients
+    none = 0,        ///< nothing: every rank holds and updates everything
+    state = 1,       ///< optimizer state and moving average
+    gradients = 2,   ///< and gradients
+    parameters = 3,  ///< and parameters, which are whole only while they are used; see GatheredParameters
 };
 
 /// A stretch of one tensor that a rank owns. Elements are counted in memory order.
@@ -56,8 +57,8 @@ struct TrainingBytes {
     bool operator==(const TrainingBytes&) const = default;
 };
 
-/// The formula, for an even share: parameters on all ranks; state, average and (from ZeroStage::gradients
-/// on) gradients by share.
+/// The formula, for an even share: state, average, and gradients from ZeroStage::gradients on and parameters from
+/// ZeroStage::parameters on by share; the rest on all ranks.
 TrainingBytes predicted_bytes(const FlatLayout& layout, std::int32_t ranks, ZeroStage stage, std::size_t state_arrays,
                               bool keeps_average);
 

@@ -48,14 +48,18 @@ std::int64_t as_signed(std::size_t value) {
 PartitionedOptimizer::PartitionedOptimizer(Communicator& communicator, const FlatLayout& layout,
                                            const Partition& partition, std::span<const at::Tensor> parameters,
                                            const GradientOf& gradient_of, std::unique_ptr<UpdateRule> rule,
-                                           PartitionedOptimizerOptions options)
+                                           PartitionedOptimizerOptions options, GatheredParameters* gathered)
     : communicator_(communicator),
       layout_(layout),
       partition_(partition),
       rule_(std::move(rule)),
       options_(options),
-      parameters_(partition.is_cut() ? FlatTensors(layout, communicator, "parameters") : FlatTensors(layout)) {
-    parameters_.adopt(parameters);
+      gathered_(gathered) {
+    LOCKSTEP_CHECK_EQ(gathered_ != nullptr, partition.stage() >= ZeroStage::parameters);
+    if (!gathered_) {
+        parameters_.emplace(partition.is_cut() ? FlatTensors(layout, communicator, "parameters") : FlatTensors(layout));
+        parameters_->adopt(parameters);
+    }
     if (options_.keep_average) {
         average_.emplace(layout_, partition_, communicator_.rank());
     }
@@ -63,12 +67,13 @@ PartitionedOptimizer::PartitionedOptimizer(Communicator& communicator, const Fla
         state_.emplace_back(layout_, partition_, communicator_.rank());
     }
     for (const OwnedRange& range : partition_.ranges_of(communicator_.rank())) {
-        const at::Tensor whole = parameters_.flat(range.entry);
-        owned_.push_back({range,
-                          whole.narrow(0, as_signed(range.begin), as_signed(range.count)),
-                          gradient_of(range),
-                          average_ ? average_->of(range) : at::Tensor(),
-                          {}});
+        owned_.push_back(
+            {range,
+             gathered_ ? gathered_->owned(range)
+                       : parameters_->flat(range.entry).narrow(0, as_signed(range.begin), as_signed(range.count)),
+             gradient_of(range),
+             average_ ? average_->of(range) : at::Tensor(),
+             {}});
         for (const Shard& state : state_) {
             owned_.back().state.push_back(state.of(range));
         }
@@ -134,17 +139,20 @@ double PartitionedOptimizer::step(std::span<const UpdateScalars> scalars) {
 }
 
 void PartitionedOptimizer::gather_parameters() {
-    if (!partition_.is_cut()) {
+    if (!partition_.is_cut() || gathered_) {
         return;
     }
     for (std::size_t bucket = 0; bucket < layout_.buckets().size(); ++bucket) {
-        communicator_.all_gather(parameters_.buffer(layout_.buckets()[bucket]), partition_.slices_of_bucket(bucket),
+        communicator_.all_gather(parameters_->buffer(layout_.buckets()[bucket]), partition_.slices_of_bucket(bucket),
                                  base::str("parameters of bucket ", bucket));
     }
 }
 
 void PartitionedOptimizer::broadcast_parameters() {
-    for (const at::Tensor& segment : parameters_.segments()) {
+    if (gathered_) {
+        return;
+    }
+    for (const at::Tensor& segment : parameters_->segments()) {
         communicator_.broadcast(buffer_of(segment), Rank{0}, "initial parameters");
     }
 }
@@ -181,7 +189,7 @@ std::vector<OwnedPiece> PartitionedOptimizer::owned_pieces() const {
 
 TrainingBytes PartitionedOptimizer::bytes() const {
     TrainingBytes bytes;
-    bytes.parameters = parameters_.bytes();
+    bytes.parameters = gathered_ ? gathered_->shard_bytes() : parameters_->bytes();
     for (const Shard& state : state_) {
         bytes.state += state.bytes();
     }

@@ -13,6 +13,7 @@
 #include "comm/communicator.h"
 #include "comm/flat_layout.h"
 #include "comm/flat_tensors.h"
+#include "comm/gathered_parameters.h"
 #include "comm/partition.h"
 #include "comm/shard.h"
 #include "comm/update_rule.h"
@@ -42,22 +43,25 @@ class PartitionedOptimizer {
     /// alone.
     using GradientOf = std::function<at::Tensor(const OwnedRange&)>;
 
-    /// Moves `parameters` (in the layout's order) into flat memory of the communicator. Collective. Layout, partition
-    /// and communicator must outlive it.
+    /// Moves `parameters` (in the layout's order) into flat memory of the communicator; with `gathered` (from
+    /// ZeroStage::parameters on, and only then) they stay there, and `parameters` isn't looked at. Collective. Layout,
+    /// partition, communicator and `gathered` must outlive it.
     PartitionedOptimizer(Communicator& communicator, const FlatLayout& layout, const Partition& partition,
                          std::span<const at::Tensor> parameters, const GradientOf& gradient_of,
-                         std::unique_ptr<UpdateRule> rule, PartitionedOptimizerOptions options);
+                         std::unique_ptr<UpdateRule> rule, PartitionedOptimizerOptions options,
+                         GatheredParameters* gathered = nullptr);
 
     /// One pass: scale each entry's gradient by its scalars' gradient_factor, clip by the global norm, update, average;
     /// then every rank gets the new parameters. `scalars`: one for each entry of the layout. Returns the global norm
     /// before clipping. Collective.
     double step(std::span<const UpdateScalars> scalars);
 
-    /// The average becomes the parameters on all ranks, and the other way round the next time. Collective.
+    /// The average becomes the parameters on all ranks, and the other way round the next time. Collective. With
+    /// gathered parameters: before they are held, and after they were dropped.
     void swap_with_average();
     /// The average, if one is kept, becomes equal to the parameters.
     void restart_average();
-    /// All ranks get rank 0's parameters. Collective.
+    /// All ranks get rank 0's parameters; gathered ones are rank 0's from the start. Collective.
     void broadcast_parameters();
 
     /// This rank's: parameters, average (if kept) and each array of the rule's state.
@@ -66,7 +70,7 @@ class PartitionedOptimizer {
 
     std::uint64_t steps() const { return steps_; }
     void set_steps(std::uint64_t steps) { steps_ = steps; }
-    /// But for the gradients, which are the reducer's.
+    /// But for the gradients, which are the reducer's, and for what is gathered just now.
     TrainingBytes bytes() const;
 
   private:
@@ -90,7 +94,8 @@ class PartitionedOptimizer {
     const Partition& partition_;
     std::unique_ptr<UpdateRule> rule_;
     PartitionedOptimizerOptions options_;
-    FlatTensors parameters_;
+    GatheredParameters* gathered_;
+    std::optional<FlatTensors> parameters_;  ///< whole; none with gathered ones
     std::optional<Shard> average_;
     std::vector<Shard> state_;
     std::vector<Owned> owned_;

@@ -111,8 +111,8 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
           "of convolution and linear weights; biases and norms have none", Bounds{0, 10}, Effect::training);
     visit("optimizer.zero_stage", r.optimizer.zero_stage,
           "what is cut into a shard for each rank: 0 nothing, 1 optimizer state and moving average, 2 also gradients "
-          "(each micro-step then reduces them)",
-          Bounds{0, 2}, Effect::none);
+          "(each micro-step then reduces them), 3 also parameters, gathered block by block while they are used",
+          Bounds{0, 3}, Effect::none);
 
     visit("schedule.name", r.schedule.name, "rate over the run",
           Choices{"constant", "linear", "cosine", "step", "one_cycle"}, Effect::training);

@@ -2,7 +2,25 @@
 
 #include <torch/nn/module.h>
 
+#include <algorithm>
+
+#include "base/error.h"
+
 namespace lockstep::trainer {
+
+namespace {
+
+std::size_t unit_of(const std::string& name, const std::vector<std::vector<std::string>>& units) {
+    const auto unit = std::ranges::find_if(units, [&](const std::vector<std::string>& prefixes) {
+        return std::ranges::any_of(prefixes, [&](const std::string& prefix) { return name.starts_with(prefix); });
+    });
+    if (unit == units.end()) {
+        throw base::Error(base::str("parameter ", name, " belongs to no unit of the network, so it can't be gathered"));
+    }
+    return static_cast<std::size_t>(unit - units.begin());
+}
+
+}  // namespace
 
 TrainableParameters::TrainableParameters(torch::nn::Module& network) {
     for (const auto& item : network.named_parameters()) {
@@ -26,10 +44,11 @@ std::uint64_t TrainableParameters::count() const {
     return scalars;
 }
 
-std::vector<comm::ReducedParameter> TrainableParameters::by_head(const Task& task) const {
+std::vector<comm::ReducedParameter> TrainableParameters::reduced(
+    const Task& task, const std::vector<std::vector<std::string>>& units) const {
     std::vector<comm::ReducedParameter> reduced;
     for (std::size_t i = 0; i < names.size(); ++i) {
-        reduced.push_back({names[i], tensors[i], task.head_of(names[i])});
+        reduced.push_back({names[i], tensors[i], task.head_of(names[i]), units.empty() ? 0 : unit_of(names[i], units)});
     }
     return reduced;
 }

@@ -25,8 +25,10 @@ struct TrainableParameters {
     std::vector<ParameterGroup> groups;  ///< biases; matrices and kernels; scales of norms
 
     std::uint64_t count() const;
-    /// For the reducer: each with the head whose loss it hears.
-    std::vector<comm::ReducedParameter> by_head(const Task& task) const;
+    /// For the reducer: each with the head whose loss it hears and, where `units` are given (by what their parameters'
+    /// names begin with), the unit that it belongs to. Throws base::Error for a parameter of no unit.
+    std::vector<comm::ReducedParameter> reduced(const Task& task,
+                                                const std::vector<std::vector<std::string>>& units) const;
 };
 
 }  // namespace lockstep::trainer

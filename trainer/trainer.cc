@@ -13,12 +13,14 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/resources.h"
+#include "comm/gathered_parameters.h"
 #include "comm/gradient_reducer.h"
 #include "comm/partitioned_optimizer.h"
 #include "comm/rank_log.h"
 #include "sharding/augmentation.h"
 #include "sharding/loader.h"
 #include "trainer/models/layers.h"
+#include "trainer/models/network_of_units.h"
 #include "trainer/optimizers/parameter_groups.h"
 #include "trainer/optimizers/update_rules.h"
 #include "trainer/rank_cores.h"
@@ -92,6 +94,23 @@ std::optional<sharding::Dataset> open_validation_data(const Recipe& recipe, cons
     return data;
 }
 
+bool gathers_parameters(const Recipe& recipe) {
+    return static_cast<comm::ZeroStage>(recipe.optimizer.zero_stage) >= comm::ZeroStage::parameters;
+}
+
+NetworkOfUnits& units_of(Task& task) {
+    auto* const network = dynamic_cast<NetworkOfUnits*>(&task.network());
+    if (network == nullptr) {
+        throw base::UsageError("optimizer.zero_stage = 3 needs a network of units (NetworkOfUnits), and this is none");
+    }
+    return *network;
+}
+
+/// None: buckets may mix them.
+std::vector<std::vector<std::string>> units_to_gather(const Recipe& recipe, Task& task) {
+    return gathers_parameters(recipe) ? units_of(task).unit_prefixes() : std::vector<std::vector<std::string>>{};
+}
+
 }  // namespace
 
 struct Trainer::State {
@@ -104,6 +123,7 @@ struct Trainer::State {
     std::unique_ptr<Task> task;
     TrainableParameters parameters;
     comm::GradientReducer reducer;
+    std::unique_ptr<comm::GatheredParameters> gathered;  ///< null: they are always whole
     comm::PartitionedOptimizer optimizer;
     RunningStatistics statistics;
     sharding::EpochOrder order;
@@ -155,6 +175,9 @@ struct Trainer::State {
     void read_resources();
     /// What the stop report says that this rank was at.
     void enter(std::string_view phase);
+    void gather_while_used();
+    template <typename Work>
+    auto with_whole_parameters(Work work);
     Evaluation evaluate(std::size_t pictures);
     void swap_average();
     void save(bool with_weights);
@@ -202,11 +225,16 @@ Trainer::State::State(Recipe the_recipe, const RunStart& start, Communicators co
       validation(open_validation_data(recipe, train)),
       task(make_task(start.checkpoint ? without_initial_weights(recipe) : recipe, train)),
       parameters(task->network()),
-      reducer(comms.gradients, parameters.by_head(*task), recipe.communication.bucket_mib,
-              static_cast<comm::ZeroStage>(recipe.optimizer.zero_stage)),
-      optimizer(comms.gradients, reducer.layout(), reducer.partition(), parameters.tensors,
-                [this](const comm::OwnedRange& range) { return reducer.owned_gradient(range); },
-                make_update_rule(recipe), {recipe.clip_norm, recipe.ema.enabled}),
+      reducer(comms.gradients, parameters.reduced(*task, units_to_gather(recipe, *task)),
+              recipe.communication.bucket_mib, static_cast<comm::ZeroStage>(recipe.optimizer.zero_stage)),
+      gathered(gathers_parameters(recipe)
+                   ? std::make_unique<comm::GatheredParameters>(comms.parameters, reducer.layout(), reducer.partition(),
+                                                                parameters.tensors)
+                   : nullptr),
+      optimizer(
+          comms.gradients, reducer.layout(), reducer.partition(), parameters.tensors,
+          [this](const comm::OwnedRange& range) { return reducer.owned_gradient(range); }, make_update_rule(recipe),
+          {recipe.clip_norm, recipe.ema.enabled}, gathered.get()),
       statistics(buffers_of(task->network())),
       order(recipe.data.shuffle ? sharding::OrderKind::shuffled : sharding::OrderKind::sequential,
             static_cast<std::uint64_t>(recipe.seed), train.size()),
@@ -228,6 +256,9 @@ Trainer::State::State(Recipe the_recipe, const RunStart& start, Communicators co
                 communicator.all_reduce(comm::Buffer::of(values), comm::ReduceOp::sum,
                                         str(layer, pass == BatchNormPass::forward ? " forward" : " backward"));
             });
+    }
+    if (gathered) {
+        gather_while_used();
     }
     agree_on_start();
     broadcast_state();
@@ -252,8 +283,11 @@ void Trainer::State::agree_on_start() {
     comm::require_agreement(comms.control, items, "before the first step", "All ranks have to read the same files");
 }
 
-/// Collective.
+/// Collective. Gathered parameters have one owner each, and nothing to be compared with.
 void Trainer::State::agree_on_values() {
+    if (gathered) {
+        return;
+    }
     comm::require_agreement(comms.control, agreement_on_values(parameters),
                             str("after step ", progress.optimizer_steps),
                             "A bit flipped in some memory, or a machine computes wrongly: test it before it goes on");
@@ -495,6 +529,30 @@ void Trainer::State::swap_average() {
     statistics.swap_with_average();
 }
 
+void Trainer::State::gather_while_used() {
+    units_of(*task).set_unit_hooks(
+        {[this](std::size_t unit) { gathered->before_forward(unit); },
+         [this](std::size_t unit, std::span<const at::Tensor> outputs) { gathered->after_forward(unit, outputs); }});
+    reducer.tell(*gathered);
+}
+
+/// Collective.
+template <typename Work>
+auto Trainer::State::with_whole_parameters(Work work) {
+    if (!gathered) {
+        return work();
+    }
+    gathered->hold_all();
+    if constexpr (std::is_void_v<decltype(work())>) {
+        work();
+        gathered->drop_all();
+    } else {
+        auto result = work();
+        gathered->drop_all();
+        return result;
+    }
+}
+
 Evaluation Trainer::State::evaluate(std::size_t pictures) {
     enter("evaluation");
     swap_average();
@@ -504,7 +562,7 @@ Evaluation Trainer::State::evaluate(std::size_t pictures) {
                                     .min_score = recipe.evaluation.min_score,
                                     .max_detections = recipe.evaluation.max_detections,
                                     .pictures = is_first() ? pictures : 0};
-    Evaluation result = task->evaluate(*validation, options, comms.control);
+    Evaluation result = with_whole_parameters([&] { return task->evaluate(*validation, options, comms.control); });
     swap_average();
     evaluated_at = progress.optimizer_steps;
     return result;
@@ -608,10 +666,12 @@ void Trainer::State::save(bool with_weights) {
 /// Collective.
 void Trainer::State::save_weights() {
     swap_average();
-    if (is_first()) {
-        save_network(run_path / "weights.safetensors", task->network(),
-                     {recipe.model, train.classes(), recipe.image_size, recipe.small_images});
-    }
+    with_whole_parameters([&] {
+        if (is_first()) {
+            save_network(run_path / "weights.safetensors", task->network(),
+                         {recipe.model, train.classes(), recipe.image_size, recipe.small_images});
+        }
+    });
     swap_average();
 }
 
@@ -645,11 +705,11 @@ void Trainer::State::load(const CheckpointContent& content, const fs::path& path
     for (auto& [name, tensor] : named_buffers()) {
         tensor.copy_(saved(name, tensor));
     }
-    for (std::size_t i = 0; i < parameters.tensors.size(); ++i) {
+    for (std::size_t i = 0; i < parameters.tensors.size() && !gathered; ++i) {
         parameters.tensors[i].copy_(saved("parameters/" + parameters.names[i], parameters.tensors[i]));
     }
     for (const comm::OwnedPiece& piece : optimizer.owned_pieces()) {
-        if (piece.name.starts_with("parameters/")) {
+        if (piece.name.starts_with("parameters/") && !gathered) {
             continue;  // all of them were read above
         }
         const at::Tensor& like = parameters.tensors[piece.entry];

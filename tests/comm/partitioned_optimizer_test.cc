@@ -43,29 +43,44 @@ at::Tensor wave(at::IntArrayRef shape, double phase, at::ScalarType type) {
 class Network {
   public:
     explicit Network(at::ScalarType type) : type_(type) {
-        const auto add = [&](const char* name, at::IntArrayRef shape, std::int32_t head, ParameterGroup group) {
+        const auto add = [&](const char* name, at::IntArrayRef shape, std::int32_t head, ParameterGroup group,
+                             std::size_t unit) {
             at::Tensor value = wave(shape, 0.1 * static_cast<double>(tensors.size() + 1), type);
             if (shape.size() == 4) {
                 value = value.contiguous(at::MemoryFormat::ChannelsLast);
             }
             tensors.push_back(value.detach().set_requires_grad(true));
-            reduced.push_back({name, tensors.back(), head});
+            reduced.push_back({name, tensors.back(), head, unit});
             groups.push_back(group);
         };
-        add("trunk.weight", {5, 3, 3, 3}, 0, ParameterGroup::weight);
-        add("trunk.bias", {5}, 0, ParameterGroup::bias);
-        add("first.weight", {2, 5}, 0, ParameterGroup::weight);
-        add("unused", {11}, 0, ParameterGroup::norm);
-        add("empty", {0}, 0, ParameterGroup::norm);
-        add("second.weight", {700, 5}, 1, ParameterGroup::weight);
-        add("second.bias", {700}, 1, ParameterGroup::bias);
+        add("trunk.weight", {5, 3, 3, 3}, 0, ParameterGroup::weight, 0);
+        add("trunk.bias", {5}, 0, ParameterGroup::bias, 0);
+        add("first.weight", {2, 5}, 0, ParameterGroup::weight, 1);
+        add("unused", {11}, 0, ParameterGroup::norm, 1);
+        add("empty", {0}, 0, ParameterGroup::norm, 1);
+        add("second.weight", {700, 5}, 1, ParameterGroup::weight, 2);
+        add("second.bias", {700}, 1, ParameterGroup::bias, 2);
     }
 
-    LossSums losses(std::int64_t images, double phase) const {
+    /// `gathered`: where parameters are whole only while they are used.
+    LossSums losses(std::int64_t images, double phase, GatheredParameters* gathered) const {
+        const auto run_unit = [&](std::size_t unit, const auto& forward) {
+            if (gathered) {
+                gathered->before_forward(unit);
+            }
+            const at::Tensor output = forward();
+            if (gathered) {
+                gathered->after_forward(unit, std::span(&output, 1));
+            }
+            return output;
+        };
         const at::Tensor x = wave({images, 3, 4, 4}, phase, type_);
-        const at::Tensor features = at::silu(at::conv2d(x, tensors[0], tensors[1], 1, 1)).mean({2, 3});
-        const at::Tensor first = at::linear(features, tensors[2]).square().sum();
-        const at::Tensor second = at::linear(features.detach(), tensors[5], tensors[6]).square().sum();
+        const at::Tensor features = run_unit(0, [&] {
+            return at::silu(at::conv2d(x, tensors[0], tensors[1], 1, 1)).mean({2, 3});
+        });
+        const at::Tensor first = run_unit(1, [&] { return at::linear(features, tensors[2]).square().sum(); });
+        const at::Tensor second =
+            run_unit(2, [&] { return at::linear(features.detach(), tensors[5], tensors[6]).square().sum(); });
         const at::Tensor count = at::zeros({}, type_) + static_cast<double>(images);
         return {.sums = {first, second},
                 .denominators = {count, count * 2},
@@ -75,6 +90,14 @@ class Network {
     std::vector<at::Tensor> tensors;
     std::vector<ReducedParameter> reduced;
     std::vector<ParameterGroup> groups;
+
+    /// Of a micro-batch without images, for which no pass is run.
+    LossSums no_losses() const {
+        const at::Tensor nothing = at::zeros({}, type_);
+        return {.sums = {nothing, nothing},
+                .denominators = {nothing, nothing},
+                .parts = {nothing.unsqueeze(0), nothing.unsqueeze(0)}};
+    }
 
   private:
     at::ScalarType type_;
@@ -87,6 +110,7 @@ struct Settings {
     Rule rule = Rule::sgd;
     double clip_norm = 0;
     int micro_steps = 1;
+    bool last_rank_is_empty = false;
     at::ScalarType type = at::kFloat;
 };
 
@@ -102,6 +126,7 @@ struct Trained {
     std::vector<at::Tensor> parameters, averages;
     double last_norm = 0;
     TrainingBytes bytes, predicted;
+    std::uint64_t most_gathered = 0;
 };
 
 std::unique_ptr<Communicator> make_ranks() {
@@ -113,32 +138,56 @@ Trained train(Communicator& ranks, const Settings& settings, int steps) {
     Network network(settings.type);
     constexpr double bucket_mib = 512.0 / (1 << 20);  // several buckets, some of one tensor, some of more
     GradientReducer reducer(ranks, network.reduced, bucket_mib, settings.stage);
-    PartitionedOptimizer optimizer(ranks, reducer.layout(), reducer.partition(), network.tensors,
-                                   [&](const OwnedRange& range) { return reducer.owned_gradient(range); },
-                                   make_rule(settings.rule), {.clip_norm = settings.clip_norm, .keep_average = true});
+    const auto parameter_ranks = make_ranks();
+    std::unique_ptr<GatheredParameters> gathered;
+    if (settings.stage >= ZeroStage::parameters) {
+        gathered = std::make_unique<GatheredParameters>(*parameter_ranks, reducer.layout(), reducer.partition(),
+                                                        network.tensors);
+        reducer.tell(*gathered);
+    }
+    PartitionedOptimizer optimizer(
+        ranks, reducer.layout(), reducer.partition(), network.tensors,
+        [&](const OwnedRange& range) { return reducer.owned_gradient(range); }, make_rule(settings.rule),
+        {.clip_norm = settings.clip_norm, .keep_average = true}, gathered.get());
     optimizer.broadcast_parameters();
+    const bool is_empty =
+        settings.last_rank_is_empty && ranks.size() > 1 && index_of(ranks.rank()) == ranks.size() - 1;
+    const auto whole_values = [&] {
+        if (gathered) {
+            gathered->hold_all();
+        }
+        std::vector<at::Tensor> values;
+        std::ranges::transform(network.tensors, std::back_inserter(values),
+                               [](const at::Tensor& tensor) { return tensor.detach().clone(); });
+        if (gathered) {
+            gathered->drop_all();
+        }
+        return values;
+    };
     Trained trained;
     for (int step = 0; step < steps; ++step) {
         reducer.zero();
         for (int micro = 0; micro < settings.micro_steps; ++micro) {
             const double phase = 10.0 * step + micro + 0.3 * index_of(ranks.rank());
-            reducer.backward(network.losses(1 + index_of(ranks.rank()), phase), micro + 1 == settings.micro_steps);
+            reducer.backward(
+                is_empty ? network.no_losses() : network.losses(1 + index_of(ranks.rank()), phase, gathered.get()),
+                micro + 1 == settings.micro_steps);
         }
         const Denominators counts = reducer.finish();
         trained.last_norm = optimizer.step(trainer::update_scalars(
             reducer.layout(), network.groups, {.learning_rate = 0.02, .bias_learning_rate = 0.05, .momentum = 0.9},
             0.01, counts.per_head, 0.8));
     }
-    for (const at::Tensor& tensor : network.tensors) {
-        trained.parameters.push_back(tensor.detach().clone());
-    }
+    trained.parameters = whole_values();
     optimizer.swap_with_average();
-    for (const at::Tensor& tensor : network.tensors) {
-        trained.averages.push_back(tensor.detach().clone());
-    }
+    trained.averages = whole_values();
     optimizer.swap_with_average();
+    const std::vector<at::Tensor> after_two_swaps = whole_values();
     for (std::size_t i = 0; i < network.tensors.size(); ++i) {
-        EXPECT_TRUE(at::equal(network.tensors[i], trained.parameters[i])) << "after swapping twice";
+        EXPECT_TRUE(at::equal(after_two_swaps[i], trained.parameters[i])) << "after swapping twice";
+    }
+    if (gathered) {
+        trained.most_gathered = gathered->most_gathered_bytes();
     }
     trained.bytes = optimizer.bytes();
     trained.bytes.gradients = reducer.gradient_bytes();
@@ -170,7 +219,7 @@ TEST(PartitionedOptimizer, ShardsGiveTheUnshardedParametersBitForBit) {
     for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
         for (const Rule rule : {Rule::sgd, Rule::adamw}) {
             const Trained whole = train(*ranks, {.rule = rule, .type = type}, steps);
-            for (const ZeroStage stage : {ZeroStage::state, ZeroStage::gradients}) {
+            for (const ZeroStage stage : {ZeroStage::state, ZeroStage::gradients, ZeroStage::parameters}) {
                 const Settings settings{.stage = stage, .rule = rule, .type = type};
                 const Trained sharded = train(*ranks, settings, steps);
                 for (std::size_t i = 0; i < whole.parameters.size(); ++i) {
@@ -189,7 +238,7 @@ TEST(PartitionedOptimizer, ClippingAndAccumulationDifferByRoundingOnly) {
             const Settings base{.rule = rule, .clip_norm = 0.5, .micro_steps = micro_steps, .type = at::kDouble};
             const Trained whole = train(*ranks, base, steps);
             EXPECT_GT(whole.last_norm, base.clip_norm) << "nothing was clipped";
-            for (const ZeroStage stage : {ZeroStage::state, ZeroStage::gradients}) {
+            for (const ZeroStage stage : {ZeroStage::state, ZeroStage::gradients, ZeroStage::parameters}) {
                 Settings settings = base;
                 settings.stage = stage;
                 const Trained sharded = train(*ranks, settings, steps);
@@ -210,7 +259,7 @@ TEST(PartitionedOptimizer, ClippingAndAccumulationDifferByRoundingOnly) {
 
 TEST(PartitionedOptimizer, EveryRankEndsWithTheSameParameters) {
     const auto ranks = make_ranks();
-    for (const ZeroStage stage : {ZeroStage::none, ZeroStage::state, ZeroStage::gradients}) {
+    for (const ZeroStage stage : {ZeroStage::none, ZeroStage::state, ZeroStage::gradients, ZeroStage::parameters}) {
         const Trained trained = train(*ranks, {.stage = stage, .rule = Rule::adamw, .clip_norm = 0.5}, 5);
         for (const at::Tensor& tensor : trained.parameters) {
             const at::Tensor plain = tensor.contiguous();
@@ -225,7 +274,7 @@ TEST(PartitionedOptimizer, EveryRankEndsWithTheSameParameters) {
 
 TEST(PartitionedOptimizer, BytesAreThePredictedOnes) {
     const auto ranks = make_ranks();
-    for (const ZeroStage stage : {ZeroStage::none, ZeroStage::state, ZeroStage::gradients}) {
+    for (const ZeroStage stage : {ZeroStage::none, ZeroStage::state, ZeroStage::gradients, ZeroStage::parameters}) {
         for (const Rule rule : {Rule::sgd, Rule::adamw}) {
             const Trained trained = train(*ranks, {.stage = stage, .rule = rule}, 1);
             // A bucket's cut may give one rank a cache line more.
@@ -240,6 +289,24 @@ TEST(PartitionedOptimizer, BytesAreThePredictedOnes) {
             }
         }
     }
+}
+
+TEST(GatheredParameters, ARankWithoutImagesTakesPartAllTheSame) {
+    const auto ranks = make_ranks();
+    const Settings base{.rule = Rule::adamw, .micro_steps = 2, .last_rank_is_empty = true, .type = at::kDouble};
+    Settings gathered = base;
+    gathered.stage = ZeroStage::parameters;
+    EXPECT_LT(largest_difference(train(*ranks, gathered, 5).parameters, train(*ranks, base, 5).parameters), 1e-12);
+}
+
+/// The largest unit, of 700 x 6 elements, and its neighbour; never all of them.
+TEST(GatheredParameters, TakeMemoryOfTwoUnitsAtMost) {
+    const auto ranks = make_ranks();
+    const Trained trained = train(*ranks, {.stage = ZeroStage::parameters, .micro_steps = 2}, 3);
+    EXPECT_GE(trained.most_gathered, 700U * 6 * 4);
+    const std::uint64_t smallest_unit = 2 * 5 * 4;
+    const std::uint64_t whole = train(*ranks, {.stage = ZeroStage::none}, 1).bytes.parameters;
+    EXPECT_LE(trained.most_gathered, whole - smallest_unit);
 }
 
 /// One of each group and a second bias, over two heads: whatever is the same for a group differs within a head, and the

@@ -133,7 +133,8 @@ JobRanks::JobRanks(const std::string& topology)
     : job({.topology = topology, .timeout = std::chrono::seconds(60)}),
       gradients(job.make("gradients", {.beside_compute = true})),
       batch_norm(job.make("batch norm")),
-      control(job.make("control")) {}
+      control(job.make("control")),
+      parameters(job.make("parameters", {.beside_compute = true})) {}
 
 void SmallTraining::SetUp() {
     world_ = comm::JobCommunicators({.timeout = std::chrono::minutes(1)}).make("test");
@@ -164,11 +165,12 @@ void train_alone(const trainer::Recipe& recipe, const std::filesystem::path& run
     const auto gradients = comm::make_single_communicator();
     const auto batch_norm = comm::make_single_communicator();
     const auto control = comm::make_single_communicator();
+    const auto parameters = comm::make_single_communicator();
     std::optional<std::filesystem::path> checkpoint;
     if (resume) {
         checkpoint = trainer::newest_checkpoint(run);
     }
-    trainer::Trainer trainer(recipe, {run, checkpoint}, {*gradients, *batch_norm, *control},
+    trainer::Trainer trainer(recipe, {run, checkpoint}, {*gradients, *batch_norm, *control, *parameters},
                              comm::Topology({0}, {base::host_name()}));
     trainer.run();
 }

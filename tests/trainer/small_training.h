@@ -26,10 +26,10 @@ trainer::Recipe small_classification_recipe(const std::filesystem::path& data);
 /// What the train command gives the trainer. Collective.
 struct JobRanks {
     explicit JobRanks(const std::string& topology = "auto");
-    trainer::Communicators communicators() const { return {*gradients, *batch_norm, *control}; }
+    trainer::Communicators communicators() const { return {*gradients, *batch_norm, *control, *parameters}; }
 
     comm::JobCommunicators job;
-    std::unique_ptr<comm::Communicator> gradients, batch_norm, control;
+    std::unique_ptr<comm::Communicator> gradients, batch_norm, control, parameters;
 };
 
 /// A directory `root_` of all ranks with both kinds of data, 17 images each, in "boxes" and "labels"; it goes with the

@@ -4,9 +4,12 @@
 #include <torch/nn/module.h>
 
 #include <map>
+#include <set>
 #include <string>
 
+#include "base/error.h"
 #include "trainer/losses/detection_loss.h"
+#include "trainer/models/network_of_units.h"
 #include "trainer/tasks.h"
 
 namespace lockstep::trainer {
@@ -20,7 +23,7 @@ struct Facts {
 class TrainableParametersOfYolov10n : public testing::Test {
   protected:
     TrainableParametersOfYolov10n() : task_(make_detection_task(recipe(), 80, 10)), parameters_(task_->network()) {
-        const auto reduced = parameters_.by_head(*task_);
+        const auto reduced = parameters_.reduced(*task_, /*units=*/{});
         EXPECT_EQ(reduced.size(), parameters_.names.size());
         for (std::size_t i = 0; i < reduced.size(); ++i) {
             EXPECT_EQ(reduced[i].name, parameters_.names[i]);
@@ -39,6 +42,22 @@ class TrainableParametersOfYolov10n : public testing::Test {
     TrainableParameters parameters_;
     std::map<std::string, Facts> facts_;
 };
+
+/// In model order, as the layout wants them.
+TEST_F(TrainableParametersOfYolov10n, UnitsAscendAndEachHasParameters) {
+    const auto& network = dynamic_cast<const NetworkOfUnits&>(task_->network());
+    const auto units = network.unit_prefixes();
+    EXPECT_EQ(units.size(), 18U) << "the 24 entries of the list without 4 concatenations and 2 upsamplings";
+    std::set<std::size_t> seen;
+    std::size_t last = 0;
+    for (const comm::ReducedParameter& parameter : parameters_.reduced(*task_, units)) {
+        EXPECT_GE(parameter.unit, last) << parameter.name;
+        last = parameter.unit;
+        seen.insert(last);
+    }
+    EXPECT_EQ(seen.size(), units.size());
+    EXPECT_THROW(parameters_.reduced(*task_, {{"model.0."}}), base::Error);
+}
 
 TEST_F(TrainableParametersOfYolov10n, GroupsAndHeadsGoByName) {
     const std::map<std::string, Facts> expected = {

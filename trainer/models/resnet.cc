@@ -101,15 +101,30 @@ void ResNet::initialise(std::uint64_t seed) {
 }
 
 at::Tensor ResNet::forward(const at::Tensor& images) {
-    at::Tensor x = conv1_->forward(images.contiguous(at::MemoryFormat::ChannelsLast));
-    x = bn1_->forward(x, Activation::relu);
+    std::size_t unit = 0;
+    at::Tensor x = run_unit(unit++, [&] {
+        return bn1_->forward(conv1_->forward(images.contiguous(at::MemoryFormat::ChannelsLast)), Activation::relu);
+    });
     if (!small_images_) {
         x = at::max_pool2d(x, /*kernel_size=*/3, /*stride=*/2, /*padding=*/1);
     }
     for (const auto& stage : stages_) {
-        x = stage->forward(x);
+        for (const auto& block : stage->layers()) {
+            x = run_unit(unit++, [&] { return block->forward(x); });
+        }
     }
-    return fc_->forward(x.mean({2, 3}));
+    return run_unit(unit, [&] { return fc_->forward(x.mean({2, 3})); });
+}
+
+std::vector<std::vector<std::string>> ResNet::unit_prefixes() const {
+    std::vector<std::vector<std::string>> prefixes{{"conv1.", "bn1."}};
+    for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
+        for (std::size_t block = 0; block < stages_[stage]->layers().size(); ++block) {
+            prefixes.push_back({"layer" + std::to_string(stage + 1) + "." + std::to_string(block) + "."});
+        }
+    }
+    prefixes.push_back({"fc."});
+    return prefixes;
 }
 
 }  // namespace lockstep::trainer

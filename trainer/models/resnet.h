@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "trainer/models/layers.h"
+#include "trainer/models/network_of_units.h"
 
 namespace lockstep::trainer {
 
@@ -21,7 +22,7 @@ ResNetOptions resnet_options(std::int64_t depth, std::int64_t classes, bool smal
 
 /// ResNet (He et al., "Deep Residual Learning for Image Recognition", CVPR 2016) in its v1.5 form: a bottleneck's
 /// stride lies on the 3x3 convolution. Parameters and buffers carry torchvision's names.
-class ResNet : public Layer {
+class ResNet : public Layer, public NetworkOfUnits {
   public:
     /// Weights are undefined until initialise() or until they are loaded.
     explicit ResNet(const ResNetOptions& options);
@@ -31,6 +32,9 @@ class ResNet : public Layer {
 
     /// B x 3 x H x W to logits, B x classes.
     at::Tensor forward(const at::Tensor& images) override;
+
+    /// The stem, each block, and the last layer.
+    std::vector<std::vector<std::string>> unit_prefixes() const override;
 
   private:
     std::shared_ptr<Conv2d> conv1_;

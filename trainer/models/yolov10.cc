@@ -200,18 +200,42 @@ DetectorOutput Yolov10::forward(const at::Tensor& images) {
     at::Tensor x = images.contiguous(at::MemoryFormat::ChannelsLast);
     const auto run = [&](std::size_t first, std::size_t last) {
         for (std::size_t i = first; i <= last; ++i) {
-            x = layers_[i]->forward(x);
+            x = run_layer(i, x);
         }
         return x;
     };
     const at::Tensor backbone3 = run(0, 4);
     const at::Tensor backbone4 = run(5, 6);
     const at::Tensor backbone5 = run(7, 10);
-    const at::Tensor neck4 = layers_[13]->forward(concatenate(upsample_twice(backbone5), backbone4));
-    const at::Tensor neck3 = layers_[16]->forward(concatenate(upsample_twice(neck4), backbone3));
-    const at::Tensor out4 = layers_[19]->forward(concatenate(layers_[17]->forward(neck3), neck4));
-    const at::Tensor out5 = layers_[22]->forward(concatenate(layers_[20]->forward(out4), backbone5));
-    return head_->forward({neck3, out4, out5});
+    const at::Tensor neck4 = run_layer(13, concatenate(upsample_twice(backbone5), backbone4));
+    const at::Tensor neck3 = run_layer(16, concatenate(upsample_twice(neck4), backbone3));
+    const at::Tensor out4 = run_layer(19, concatenate(run_layer(17, neck3), neck4));
+    const at::Tensor out5 = run_layer(22, concatenate(run_layer(20, out4), backbone5));
+    const std::size_t head_unit = unit_of_layer(layers_.size());
+    hooks_.before_forward(head_unit);
+    DetectorOutput output = head_->forward({neck3, out4, out5});
+    hooks_.after_forward(head_unit, {});  // the last one: what follows is its backward pass
+    return output;
+}
+
+at::Tensor Yolov10::run_layer(std::size_t number, const at::Tensor& x) const {
+    return run_unit(unit_of_layer(number), [&] { return layers_[number]->forward(x); });
+}
+
+std::size_t Yolov10::unit_of_layer(std::size_t number) const {
+    return static_cast<std::size_t>(std::count_if(layers_.begin(),
+                                                  layers_.begin() + static_cast<std::ptrdiff_t>(number),
+                                                  [](const auto& layer) { return layer != nullptr; }));
+}
+
+std::vector<std::vector<std::string>> Yolov10::unit_prefixes() const {
+    std::vector<std::vector<std::string>> prefixes;
+    for (std::size_t number = 0; number <= layers_.size(); ++number) {
+        if (number == layers_.size() || layers_[number]) {
+            prefixes.push_back({"model." + std::to_string(number) + "."});
+        }
+    }
+    return prefixes;
 }
 
 void Yolov10::remove_one_to_many() {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "trainer/models/detector_output.h"
+#include "trainer/models/network_of_units.h"
 #include "trainer/models/yolov10_blocks.h"
 
 namespace lockstep::trainer {
@@ -38,7 +39,7 @@ class Yolov10Head : public torch::nn::Module {
 };
 
 /// YOLOv10 in all its sizes. Parameters and buffers carry the names of the public checkpoints (`model.<i>....`).
-class Yolov10 : public torch::nn::Module {
+class Yolov10 : public torch::nn::Module, public NetworkOfUnits {
   public:
     static constexpr std::array<std::int64_t, 3> strides = {8, 16, 32};
 
@@ -52,6 +53,9 @@ class Yolov10 : public torch::nn::Module {
     /// features, so their loss trains nothing but themselves. In evaluation, only they run.
     DetectorOutput forward(const at::Tensor& images);
 
+    /// Each entry of the public list that has weights.
+    std::vector<std::vector<std::string>> unit_prefixes() const override;
+
     /// Keeps the one-to-one head only.
     void remove_one_to_many();
     /// Evaluation mode, one-to-one head only, batch norms folded into convolutions and the two kernels of
@@ -61,6 +65,9 @@ class Yolov10 : public torch::nn::Module {
     std::int64_t classes() const { return classes_; }
 
   private:
+    at::Tensor run_layer(std::size_t number, const at::Tensor& x) const;
+    std::size_t unit_of_layer(std::size_t number) const;
+
     std::int64_t classes_;
     std::array<std::shared_ptr<Layer>, 23> layers_;  ///< by their number; null for upsampling and concatenation
     std::shared_ptr<Yolov10Head> head_;
