@@ -67,8 +67,8 @@ class GradientReducer {
     /// Waits for every bucket; afterwards owned gradients are sums over all ranks and micro-steps. Resets the
     /// denominators.
     Denominators finish();
-    /// From now on `parameters`, which must live as long as backward() is called, hears of each bucket whose gradients are complete, and of the end
-    /// of each pass.
+    /// From now on `parameters`, which must live as long as backward() is called, hears of each bucket whose gradients
+    /// are complete, and of the end of each pass.
     void tell(GatheredParameters& parameters);
     /// Zeroes the gradients for the next effective batch.
     void zero();

@@ -150,8 +150,7 @@ Trained train(Communicator& ranks, const Settings& settings, int steps) {
         [&](const OwnedRange& range) { return reducer.owned_gradient(range); }, make_rule(settings.rule),
         {.clip_norm = settings.clip_norm, .keep_average = true}, gathered.get());
     optimizer.broadcast_parameters();
-    const bool is_empty =
-        settings.last_rank_is_empty && ranks.size() > 1 && index_of(ranks.rank()) == ranks.size() - 1;
+    const bool is_empty = settings.last_rank_is_empty && ranks.size() > 1 && index_of(ranks.rank()) == ranks.size() - 1;
     const auto whole_values = [&] {
         if (gathered) {
             gathered->hold_all();
