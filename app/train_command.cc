@@ -16,6 +16,7 @@
 #include "comm/wire_communicator.h"
 #include "trainer/checkpoint.h"
 #include "trainer/recipe.h"
+#include "trainer/run_agreement.h"
 #include "trainer/trainer.h"
 
 namespace lockstep::app {
@@ -68,6 +69,8 @@ int train(const TrainArguments& arguments, comm::JobWatch& watch) {
         overrides.push_back(trainer::parse_override(setting));
     }
     const trainer::Recipe recipe = trainer::load_recipe(arguments.recipe, overrides);
+    // Over a communicator that no setting changes.
+    trainer::require_same_recipe(*comm::JobCommunicators({.topology = "flat"}).make("recipe"), recipe);
     const auto& communication = recipe.communication;
     const comm::JobCommunicators job(
         {.topology = communication.topology,
@@ -78,7 +81,8 @@ int train(const TrainArguments& arguments, comm::JobWatch& watch) {
         job.make("gradients", {.beside_compute = true, .wire = comm::wire_type_of(communication.wire)});
     const auto batch_norm = job.make("batch norm");
     const auto control = job.make("control");
-    const auto parameters = job.make("parameters", {.beside_compute = true});
+    const bool gathers_parameters = trainer::gathers_parameters(recipe);
+    const auto parameters = gathers_parameters ? job.make("parameters", {.beside_compute = true}) : nullptr;
     if (comm::index_of(control->rank()) == 0) {
         base::log_info(str("ranks talk over: ", job.describe()));
         if (communication.wire != "fp32" && !job.uses_mpi()) {
@@ -87,7 +91,7 @@ int train(const TrainArguments& arguments, comm::JobWatch& watch) {
         }
     }
     const trainer::RunStart start = agree_on_start(arguments, *control);
-    trainer::Trainer trainer(recipe, start, {*gradients, *batch_norm, *control, *parameters}, job.machines());
+    trainer::Trainer trainer(recipe, start, {*gradients, *batch_norm, *control, parameters.get()}, job.machines());
     watch.keep_in(start.directory);
     // In here, so that an exception ends the job before the trainer is taken apart beside ranks that go on.
     return watch.run([&] {

@@ -36,7 +36,11 @@ def arguments():
     parser.add_argument("--batch", type=int, default=8, help="images a rank and step")
     parser.add_argument("--set", action="append", default=[], help="key=value of the recipe, for all trainings")
     parser.add_argument("--json", action="store_true")
-    return parser.parse_args()
+    options = parser.parse_args()
+    for setting in options.set:
+        if setting.startswith(("model=", "communication.wire=", "communication.algorithm=", "communication.topology=")):
+            parser.error(f"--set {setting}: the all-reduce that is timed alone would be another one than the training's")
+    return options
 
 
 class Bench:

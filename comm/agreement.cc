@@ -88,13 +88,16 @@ void require_agreement(Communicator& ranks, std::span<const AgreementItem> items
     const std::vector<std::string> texts = ranks.all_gather_texts(mine, "what differs");
 
     const std::uint64_t usual = prevailing(values);
-    std::vector<std::string> others;
-    std::size_t first_usual = values.size(), first_other = values.size();
+    const auto first_usual = static_cast<std::size_t>(std::ranges::find(values, usual) - values.begin());
+    const auto first_other = static_cast<std::size_t>(
+        std::ranges::find_if(values, [&](std::uint64_t value) { return value != usual; }) - values.begin());
+    std::vector<std::string> others;  // those that have what the first of them has
+    std::ptrdiff_t with_more_values = 0;
     for (std::size_t rank = 0; rank < values.size(); ++rank) {
-        const bool is_usual = values[rank] == usual;
-        (is_usual ? first_usual : first_other) = std::min(is_usual ? first_usual : first_other, rank);
-        if (!is_usual) {
+        if (values[rank] == values[first_other]) {
             others.push_back(ranks.identity().members[rank].name());
+        } else if (values[rank] != usual) {
+            ++with_more_values;
         }
     }
     constexpr std::size_t most_names = 8;
@@ -103,10 +106,10 @@ void require_agreement(Communicator& ranks, std::span<const AgreementItem> items
         others.resize(most_names);
         others.push_back(base::str(left_out, " more"));
     }
-    throw base::Error(base::str("ranks do not agree ", occasion, ": ", base::join(others, ", "),
-                                others.size() == 1 ? " has " : " have ", texts[first_other], "; ",
-                                ranks.identity().members[first_usual].name(), " has ", texts[first_usual], ". ",
-                                remedy));
+    throw base::Error(base::str(
+        "ranks do not agree ", occasion, ": ", base::join(others, ", "), others.size() == 1 ? " has " : " have ",
+        texts[first_other], "; ", ranks.identity().members[first_usual].name(), " has ", texts[first_usual],
+        with_more_values > 0 ? base::str("; ", with_more_values, " more have other values") : "", ". ", remedy));
 }
 
 }  // namespace lockstep::comm

@@ -54,4 +54,14 @@ FlatLayout::FlatLayout(const std::vector<FlatTensor>& tensors, std::size_t bucke
     close_all_buckets(unit);
 }
 
+std::size_t FlatLayout::bucket_of(std::size_t entry) const {
+    const Entry& place = entries_.at(entry);
+    const auto found = std::ranges::find_if(buckets_, [&](const Bucket& bucket) {
+        return bucket.segment == place.segment && bucket.begin <= place.begin &&
+               place.begin + place.count <= bucket.end;
+    });
+    LOCKSTEP_CHECK(found != buckets_.end(), place.name, " is in no bucket");
+    return static_cast<std::size_t>(found - buckets_.begin());
+}
+
 }  // namespace lockstep::comm

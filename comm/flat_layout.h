@@ -51,7 +51,9 @@ class FlatLayout {
     FlatLayout(const std::vector<FlatTensor>& tensors, std::size_t bucket_bytes);
 
     const std::vector<Segment>& segments() const { return segments_; }
-    const std::vector<Entry>& entries() const { return entries_; }   ///< in model order
+    const std::vector<Entry>& entries() const { return entries_; }  ///< in model order
+    /// The bucket that a tensor with elements lies in.
+    std::size_t bucket_of(std::size_t entry) const;
     const std::vector<Bucket>& buckets() const { return buckets_; }  ///< in the order in which they are reduced
 
   private:

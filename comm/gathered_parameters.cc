@@ -49,7 +49,7 @@ struct GatheredParameters::State {
         LOCKSTEP_CHECK(partition.stage() >= ZeroStage::parameters, "parameters are not cut");
         owned_ranges.resize(layout.buckets().size());
         for (const OwnedRange& range : partition.ranges_of(communicator.rank())) {
-            owned_ranges[bucket_with(layout.entries()[range.entry])].push_back(range);
+            owned_ranges[layout.bucket_of(range.entry)].push_back(range);
         }
         take(parameters);
         is_resident.assign(buckets_of.size(), false);
@@ -71,20 +71,13 @@ struct GatheredParameters::State {
         return position < units() ? position : 2 * (units() - 1) - position;
     }
 
-    std::size_t bucket_with(const FlatLayout::Entry& entry) const {
-        const auto found = std::ranges::find_if(layout.buckets(), [&](const FlatLayout::Bucket& bucket) {
-            return bucket.segment == entry.segment && bucket.begin <= entry.begin && entry.begin < bucket.end;
-        });
-        return static_cast<std::size_t>(found - layout.buckets().begin());
-    }
-
     /// Moves the parameters into the buckets' memory, bucket by bucket, and keeps this rank's part of it.
     void take(std::span<const at::Tensor> parameters) {
         const at::NoGradGuard no_grad;
         std::vector<std::vector<std::size_t>> entries(layout.buckets().size());
         for (std::size_t entry = 0; entry < layout.entries().size(); ++entry) {
             if (layout.entries()[entry].count > 0) {
-                entries[bucket_with(layout.entries()[entry])].push_back(entry);
+                entries[layout.bucket_of(entry)].push_back(entry);
             }
         }
         for (std::size_t bucket = 0; bucket < layout.buckets().size(); ++bucket) {
@@ -167,9 +160,10 @@ struct GatheredParameters::State {
                 return;
             }
             const std::size_t unit = unit_at(gathered);
-            LOCKSTEP_CHECK(!is_resident[unit], "unit ", unit, " is gathered twice");
+            const bool is_there = is_resident[unit];
             lock.unlock();
             try {
+                LOCKSTEP_CHECK(!is_there, "unit ", unit, " is gathered twice");
                 gather(unit);
                 lock.lock();
             } catch (...) {

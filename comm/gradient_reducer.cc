@@ -160,6 +160,8 @@ class TransientBucket {
         return {memory_.get(), place.count(), layout_.segments()[place.segment].type};
     }
 
+    void zero(std::size_t bucket) const { std::fill_n(memory_.get(), buffer(bucket).bytes(), std::byte{0}); }
+
     /// A parameter's place with the parameter's shape and strides.
     at::Tensor view(std::size_t bucket, std::size_t entry, const at::Tensor& like) const {
         return at::from_blob(address(bucket, entry, 0), like.sizes(), like.strides(), like.options());
@@ -233,7 +235,7 @@ struct GradientReducer::State {
                 bucket_of.emplace_back();
                 continue;
             }
-            bucket_of.emplace_back(bucket_with(layout.entries()[i]));
+            bucket_of.emplace_back(layout.bucket_of(i));
             parameters_in[*bucket_of[i]].push_back(i);
         }
         ranges_by_bucket.resize(layout.buckets().size());
@@ -274,14 +276,13 @@ struct GradientReducer::State {
     /// Gradients are tensors of their own until here, and are freed as soon as they are copied.
     void reduce_to_shard(std::size_t bucket, const std::string& name) {
         const at::NoGradGuard no_grad;
+        transient->zero(bucket);  // of what another bucket left between tensors
         for (const std::size_t i : parameters_in[bucket]) {
             at::Tensor& gradient = parameters[i].tensor.mutable_grad();
             const at::Tensor place = transient->view(bucket, i, parameters[i].tensor);
             if (gradient.defined()) {
                 place.copy_(gradient);
                 gradient = at::Tensor();
-            } else {
-                place.zero_();
             }
         }
         communicator.reduce_scatter(transient->buffer(bucket), partition.slices_of_bucket(bucket), ReduceOp::sum, name);
@@ -293,16 +294,6 @@ struct GradientReducer::State {
                 sum.add_(part);
             }
         }
-    }
-
-    std::size_t bucket_with(const FlatLayout::Entry& entry) const {
-        const auto& buckets = layout.buckets();
-        const auto found = std::ranges::find_if(buckets, [&](const FlatLayout::Bucket& bucket) {
-            return bucket.segment == entry.segment && bucket.begin <= entry.begin &&
-                   entry.begin + entry.count <= bucket.end;
-        });
-        LOCKSTEP_CHECK(found != buckets.end(), entry.name, " is in no bucket");
-        return static_cast<std::size_t>(found - buckets.begin());
     }
 
     void begin_reduced_backward() {
@@ -435,7 +426,7 @@ void GradientReducer::backward(const LossSums& sums, bool is_last_micro_step) {
     state_->is_complete = is_last_micro_step;
 }
 
-void GradientReducer::tell(GatheredParameters& parameters) {
+void GradientReducer::report_to(GatheredParameters& parameters) {
     state_->gathered = &parameters;
 }
 

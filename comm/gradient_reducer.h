@@ -69,7 +69,7 @@ class GradientReducer {
     Denominators finish();
     /// From now on `parameters`, which must live as long as backward() is called, hears of each bucket whose gradients
     /// are complete, and of the end of each pass.
-    void tell(GatheredParameters& parameters);
+    void report_to(GatheredParameters& parameters);
     /// Zeroes the gradients for the next effective batch.
     void zero();
 

@@ -187,6 +187,7 @@ bool JobCommunicators::uses_mpi() const {
 
 std::unique_ptr<Communicator> JobCommunicators::make(std::string purpose, CommunicatorUse use) const {
     const State& state = *state_;
+    use.wire = uses_mpi() ? use.wire : DataType::f32;  // nothing is rounded that goes nowhere
     if (!mpi_is_running()) {
         return make_single_communicator();
     }

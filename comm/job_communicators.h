@@ -47,7 +47,8 @@ class JobCommunicators {
     const Topology& topology() const;
     /// As the machines are.
     const Topology& machines() const;
-    /// "shared memory", "MPI", "hierarchical: shared memory in 2 nodes, MPI across": for the start table.
+    /// "shared memory", "MPI (ring all-reduce)", "hierarchical: shared memory inside 2 nodes, MPI (...) across, 4
+    /// lane(s)".
     std::string describe() const;
     /// Whether anything goes over MPI, so that algorithm and wire type matter.
     bool uses_mpi() const;

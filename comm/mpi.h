@@ -39,8 +39,9 @@ class MpiGuard {
 /// Ends all ranks at once, without a word; see abort_job.
 [[noreturn]] void end_all_ranks(int exit_code);
 
-/// How an all-reduce goes. All but `central` send each rank's bytes 2(n-1)/n times over n ranks. Integers and FP32 sums
-/// are the same on all ranks with each, but FP32 sums differ between them by rounding.
+/// How an all-reduce goes (a reduce-scatter is always direct). Over n ranks each sends 2(n-1)/n times the buffer, but
+/// for `central`, and for `halving_doubling` off powers of two. Results are the same on all ranks with each; FP32 sums
+/// differ between them by rounding.
 enum class MpiAllReduce : std::uint8_t {
     direct,            ///< each slice's owner hears all others and adds in rank order; 16-bit sums are rounded once
     ring,              ///< slices go around; 16-bit sums are rounded at each rank

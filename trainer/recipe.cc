@@ -111,7 +111,8 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
           "of convolution and linear weights; biases and norms have none", Bounds{0, 10}, Effect::training);
     visit("optimizer.zero_stage", r.optimizer.zero_stage,
           "what is cut into a shard for each rank: 0 nothing, 1 optimizer state and moving average, 2 also gradients "
-          "(each micro-step then reduces them), 3 also parameters, gathered block by block while they are used",
+          "(each micro-step then reduces them), 3 also parameters, gathered block by block while they are used, and "
+          "whole at the start, for evaluation and for saving",
           Bounds{0, 3}, Effect::none);
 
     visit("schedule.name", r.schedule.name, "rate over the run",
@@ -187,13 +188,15 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
     visit("communication.algorithm", r.communication.algorithm, "how an all-reduce between nodes goes",
           Choices{"direct", "ring", "halving_doubling", "central"}, Effect::none);
     visit("communication.wire", r.communication.wire, "what FP32 gradients are rounded to on their way between nodes",
-          Choices{"fp32", "bf16", "fp16"}, Effect::training);
+          Choices{"fp32", "bf16", "fp16"}, Effect::none);
     visit("communication.bucket_mib", r.communication.bucket_mib, "gradients are reduced in buckets of this size",
           Bounds{0.01, 4096}, Effect::none);
     visit("communication.timeout_seconds", r.communication.timeout_seconds, "deadline of a collective operation",
           Bounds{1, 1e6}, Effect::none);
     visit("communication.agreement_steps", r.communication.agreement_steps,
-          "parameters of all ranks are compared, bit for bit, after every so many steps; 0: at the start only",
+          "parameters of all ranks are compared, bit for bit, after every so many steps and before they are saved; 0: "
+          "only "
+          "at the start and before they are saved",
           Bounds{0, 1e9}, Effect::none);
 }
 
@@ -414,6 +417,14 @@ void check_recipe(const Recipe& recipe, std::int64_t ranks) {
         refuse("a micro-step of batch / accumulate = ", recipe.batch / recipe.accumulate,
                " images is smaller than the ", ranks, " ranks; use fewer ranks, a larger batch or less accumulation");
     }
+    const bool adds_at_each_rank =
+        recipe.communication.algorithm == "ring" || recipe.communication.algorithm == "halving_doubling";
+    if (recipe.communication.wire != "fp32" && adds_at_each_rank) {
+        refuse("communication.algorithm = \"", recipe.communication.algorithm, "\" would round sums to ",
+               recipe.communication.wire,
+               " at each rank on their way; use \"direct\", which rounds once, or wire = "
+               "\"fp32\"");
+    }
     if (is_detector(recipe) && recipe.label_smoothing > 0) {
         refuse("label_smoothing has no meaning for a detector: its targets are soft already");
     }
@@ -492,6 +503,10 @@ std::uint64_t training_hash(const Recipe& recipe) {
 
 bool is_detector(const Recipe& recipe) {
     return recipe.model.starts_with("yolo");
+}
+
+bool gathers_parameters(const Recipe& recipe) {
+    return recipe.optimizer.zero_stage >= 3;
 }
 
 bool loss_is_sum(const Recipe& recipe) {

@@ -149,6 +149,8 @@ std::vector<FieldDescription> describe(const Recipe& recipe);
 std::uint64_t training_hash(const Recipe& recipe);
 
 bool is_detector(const Recipe& recipe);
+/// Parameters are cut, too: ZeRO stage 3.
+bool gathers_parameters(const Recipe& recipe);
 
 /// loss_reduction with "auto" resolved: whether the gradient is the mean over targets times the images of the batch.
 bool loss_is_sum(const Recipe& recipe);

@@ -12,13 +12,14 @@ using base::str;
 using comm::agreement_item;
 using comm::AgreementItem;
 
-std::vector<AgreementItem> agreement_on_recipe(const Recipe& recipe) {
+void require_same_recipe(comm::Communicator& ranks, const Recipe& recipe) {
     std::vector<AgreementItem> items{
         agreement_item("versions", "Lockstep " LOCKSTEP_VERSION ", LibTorch " LOCKSTEP_TORCH_VERSION)};
     for (const FieldDescription& field : describe(recipe)) {
         items.push_back(agreement_item(field.key, field.value));
     }
-    return items;
+    comm::require_agreement(ranks, items, "on the recipe",
+                            "All ranks have to read the same file and to run the same build");
 }
 
 std::vector<AgreementItem> agreement_on_layout(const TrainableParameters& parameters, const comm::FlatLayout& layout) {

@@ -11,8 +11,9 @@
 /// something else, and no sum would show it.
 namespace lockstep::trainer {
 
-/// The versions of Lockstep and LibTorch, then each setting.
-std::vector<comm::AgreementItem> agreement_on_recipe(const Recipe& recipe);
+/// All ranks have the same settings, and the same versions of Lockstep and LibTorch; else see require_agreement. To be
+/// called before anything that a setting has a say in, such as how ranks talk. Collective.
+void require_same_recipe(comm::Communicator& ranks, const Recipe& recipe);
 /// Each parameter's name, shape and type, then each bucket of the gradients.
 std::vector<comm::AgreementItem> agreement_on_layout(const TrainableParameters& parameters,
                                                      const comm::FlatLayout& layout);

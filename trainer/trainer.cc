@@ -94,10 +94,6 @@ std::optional<sharding::Dataset> open_validation_data(const Recipe& recipe, cons
     return data;
 }
 
-bool gathers_parameters(const Recipe& recipe) {
-    return static_cast<comm::ZeroStage>(recipe.optimizer.zero_stage) >= comm::ZeroStage::parameters;
-}
-
 NetworkOfUnits& units_of(Task& task) {
     auto* const network = dynamic_cast<NetworkOfUnits*>(&task.network());
     if (network == nullptr) {
@@ -200,13 +196,22 @@ Recipe without_initial_weights(Recipe recipe) {
 
 /// Collective. First of all, since ranks of different recipes would not even call the same operations.
 Recipe agreed(Recipe recipe, comm::Communicator& control) {
-    comm::require_agreement(control, agreement_on_recipe(recipe), "on the recipe",
-                            "All ranks have to read the same file and to run the same build");
+    require_same_recipe(control, recipe);
     return recipe;
 }
 
 std::string content_text(const sharding::Dataset& data) {
     return str("content hash ", data.content_hash());
+}
+
+/// Collective. A node-local copy of a data set may be another one; with other classes, the model would be, too.
+std::optional<sharding::Dataset> agreed(std::optional<sharding::Dataset> validation, const sharding::Dataset& train,
+                                        comm::Communicator& control) {
+    const std::array items{
+        comm::agreement_item("training data set", content_text(train)),
+        comm::agreement_item("validation data set", validation ? content_text(*validation) : std::string("none"))};
+    comm::require_agreement(control, items, "on the data", "All ranks have to read the same data sets");
+    return validation;
 }
 
 double ratio(double part, double whole) {
@@ -222,14 +227,14 @@ Trainer::State::State(Recipe the_recipe, const RunStart& start, Communicators co
       topology(std::move(the_topology)),
       cores_per_rank(use_cores_of_rank(comms.control, topology)),
       train(sharding::Dataset::open(recipe.data.train)),
-      validation(open_validation_data(recipe, train)),
+      validation(agreed(open_validation_data(recipe, train), train, comms.control)),
       task(make_task(start.checkpoint ? without_initial_weights(recipe) : recipe, train)),
       parameters(task->network()),
       reducer(comms.gradients, parameters.reduced(*task, units_to_gather(recipe, *task)),
               recipe.communication.bucket_mib, static_cast<comm::ZeroStage>(recipe.optimizer.zero_stage)),
       gathered(gathers_parameters(recipe)
-                   ? std::make_unique<comm::GatheredParameters>(comms.parameters, reducer.layout(), reducer.partition(),
-                                                                parameters.tensors)
+                   ? std::make_unique<comm::GatheredParameters>(*comms.parameters, reducer.layout(),
+                                                                reducer.partition(), parameters.tensors)
                    : nullptr),
       optimizer(
           comms.gradients, reducer.layout(), reducer.partition(), parameters.tensors,
@@ -270,15 +275,13 @@ Trainer::State::State(Recipe the_recipe, const RunStart& start, Communicators co
         start_run_directory(start);
         std::fputs(start_table(recipe, start_facts()).c_str(), stderr);
     }
+    sent_before_epoch = comms.gradients.sent();
 }
 
-/// Collective. A node-local copy of a data set may be another one, and a checkpoint may be seen by some ranks only.
+/// Collective. A checkpoint may be seen by some ranks only.
 void Trainer::State::agree_on_start() {
-    std::vector<comm::AgreementItem> items{
-        comm::agreement_item("training data set", content_text(train)),
-        comm::agreement_item("validation data set", validation ? content_text(*validation) : "none"),
-        comm::agreement_item("checkpoint",
-                             str("of step ", progress.optimizer_steps, ", CRC-32C ", checkpoint_checksum))};
+    std::vector<comm::AgreementItem> items{comm::agreement_item(
+        "checkpoint", str("of step ", progress.optimizer_steps, ", CRC-32C ", checkpoint_checksum))};
     std::ranges::move(agreement_on_layout(parameters, reducer.layout()), std::back_inserter(items));
     comm::require_agreement(comms.control, items, "before the first step", "All ranks have to read the same files");
 }
@@ -533,24 +536,20 @@ void Trainer::State::gather_while_used() {
     units_of(*task).set_unit_hooks(
         {[this](std::size_t unit) { gathered->before_forward(unit); },
          [this](std::size_t unit, std::span<const at::Tensor> outputs) { gathered->after_forward(unit, outputs); }});
-    reducer.tell(*gathered);
+    reducer.report_to(*gathered);
 }
 
 /// Collective.
 template <typename Work>
 auto Trainer::State::with_whole_parameters(Work work) {
-    if (!gathered) {
-        return work();
+    struct Drop {
+        void operator()(comm::GatheredParameters* held) const { held->drop_all(); }
+    };
+    if (gathered) {
+        gathered->hold_all();
     }
-    gathered->hold_all();
-    if constexpr (std::is_void_v<decltype(work())>) {
-        work();
-        gathered->drop_all();
-    } else {
-        auto result = work();
-        gathered->drop_all();
-        return result;
-    }
+    const std::unique_ptr<comm::GatheredParameters, Drop> held(gathered.get());
+    return work();
 }
 
 Evaluation Trainer::State::evaluate(std::size_t pictures) {
@@ -647,6 +646,7 @@ std::vector<TensorPiece> Trainer::State::pieces_to_save() const {
 /// Collective.
 void Trainer::State::save(bool with_weights) {
     enter("saving a checkpoint");
+    agree_on_values();  // what drifted apart must not become what all go on from
     const auto seen = total_ledger();
     const CheckpointContent content{.model = recipe.model,
                                     .classes = train.classes(),
@@ -794,7 +794,6 @@ Outcome Trainer::run() {
         }
         return Outcome::finished;
     }
-    s.sent_before_epoch = s.comms.gradients.sent();
     const sharding::Share share{static_cast<std::uint64_t>(comm::index_of(s.comms.control.rank())), s.ranks()};
     sharding::Loader loader(s.train, s.order, share, s.loader_options(), s.progress.epoch, s.progress.step_in_epoch);
     const std::uint64_t last_step =

@@ -17,7 +17,7 @@ struct Communicators {
     comm::Communicator& gradients;
     comm::Communicator& batch_norm;
     comm::Communicator& control;
-    comm::Communicator& parameters;  ///< gathers them, where they are cut (ZeRO stage 3)
+    comm::Communicator* parameters = nullptr;  ///< gathers them; needed where gathers_parameters(recipe)
 };
 
 /// Where a run lies, on storage that all ranks see, and what it continues from.

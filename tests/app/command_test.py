@@ -218,6 +218,37 @@ class Command(unittest.TestCase):
         weights.write_bytes(struct.pack("<Q", len(text)) + text + raw[8 + length :])
         self.expect_refused(run("eval", weights, "--data", self.data), 1, "not the weights of yolov10s")
 
+    def test_settings_of_communication_reach_the_ranks(self):
+        out = self.folder / "rounded"
+        result = run("train", self.recipe, "--out", out, "--set", "epochs=2", "--set", "communication.topology=flat",
+                     "--set", "communication.wire=bf16", "--set", "communication.algorithm=central", "--set", "optimizer.zero_stage=0", ranks=2)
+        self.assertEqual(0, result.returncode, result.stderr[-2000:])
+        self.assertIn("MPI (central all-reduce)", result.stderr)
+        epoch = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()][-1]
+        self.assertEqual("epoch", epoch["kind"])
+        self.assertGreater(epoch["gradients_sent_mib"], 0)
+        self.assertGreater(epoch["wire_error"], 1e-4)  # of eight significant bits
+        self.assertLess(epoch["wire_error"], 4e-3)
+        self.expect_refused(run("train", self.recipe, "--out", self.folder / "hops", "--set", "communication.wire=bf16",
+                                "--set", "communication.algorithm=ring", ranks=2), 2, "ring", "direct")
+
+    def test_parameters_that_are_gathered_over_mpi(self):
+        losses = {}
+        for stage in (0, 3):
+            out = self.folder / f"stage-{stage}"
+            result = run("train", self.recipe, "--out", out, "--set", "epochs=2", "--set", "communication.topology=flat",
+                         "--set", "batch_norm=sync", "--set", f"optimizer.zero_stage={stage}", ranks=2)
+            self.assertEqual(0, result.returncode, result.stderr[-2000:])
+            losses[stage] = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])["loss"]
+        self.assertAlmostEqual(losses[0], losses[3], delta=1e-3 * losses[0])
+
+    def test_ranks_with_other_settings_of_communication_all_say_so(self):
+        out = self.folder / "apart"
+        script = 'exec "$0" train "$1" --out "$2" --set communication.topology=$([ "$OMPI_COMM_WORLD_RANK" = 1 ] && echo flat || echo auto)'
+        result = subprocess.run([MPIRUN, "2", "60", "sh", "-c", script, LOCKSTEP, self.recipe, out], capture_output=True, text=True, timeout=90)
+        self.expect_refused(result, 1, "rank 1 on", 'communication.topology: "flat"')
+        self.assertFalse(out.exists())
+
     def test_more_ranks_than_images_of_a_step(self):
         result = run("train", self.recipe, "--out", self.folder / "thin", "--set", "batch=2", ranks=3)
         self.expect_refused(result, 2, "ranks")

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,14 @@ TEST(Agreement, BelievesTheMost) {
     EXPECT_EQ(of_two.front(),
               "ranks do not agree before the first step: rank 1 on node7 has data set: 1; rank 0 on node7 has data "
               "set: 0. Look there.");
+}
+
+TEST(Agreement, SaysOfEachValueWhoHasIt) {
+    const auto heard = heard_by(
+        4, [](std::int32_t rank) { return std::vector{agreement_item("seed", std::to_string(std::max(rank, 1)))}; });
+    EXPECT_EQ(heard.front(),
+              "ranks do not agree before the first step: rank 2 on node7 has seed: 2; rank 0 on node7 has seed: 1; 1 "
+              "more have other values. Look there.");
 }
 
 TEST(Agreement, SeesAMissingItemAndAnotherName) {

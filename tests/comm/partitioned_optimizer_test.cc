@@ -10,6 +10,8 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include <array>
 #include <cmath>
 #include <memory>
@@ -143,7 +145,7 @@ Trained train(Communicator& ranks, const Settings& settings, int steps) {
     if (settings.stage >= ZeroStage::parameters) {
         gathered = std::make_unique<GatheredParameters>(*parameter_ranks, reducer.layout(), reducer.partition(),
                                                         network.tensors);
-        reducer.tell(*gathered);
+        reducer.report_to(*gathered);
     }
     PartitionedOptimizer optimizer(
         ranks, reducer.layout(), reducer.partition(), network.tensors,
@@ -152,8 +154,15 @@ Trained train(Communicator& ranks, const Settings& settings, int steps) {
     optimizer.broadcast_parameters();
     const bool is_empty = settings.last_rank_is_empty && ranks.size() > 1 && index_of(ranks.rank()) == ranks.size() - 1;
     const auto whole_values = [&] {
+        const auto memory = [&] {
+            return std::accumulate(
+                network.tensors.begin(), network.tensors.end(), std::size_t{0},
+                [](std::size_t sum, const at::Tensor& tensor) { return sum + tensor.storage().nbytes(); });
+        };
         if (gathered) {
+            EXPECT_EQ(memory(), 0U) << "between passes";
             gathered->hold_all();
+            EXPECT_GT(memory(), 0U);
         }
         std::vector<at::Tensor> values;
         std::ranges::transform(network.tensors, std::back_inserter(values),

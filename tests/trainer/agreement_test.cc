@@ -61,7 +61,7 @@ class Agreement : public tests::SmallTraining {
     std::string error_of_training(const Recipe& recipe, comm::Communicator& gradients) {
         return comm::tests::error_of([&] {
             Trainer trainer(recipe, {root_ / "run"},
-                            {gradients, *ranks_.batch_norm, *ranks_.control, *ranks_.parameters},
+                            {gradients, *ranks_.batch_norm, *ranks_.control, ranks_.parameters.get()},
                             ranks_.job.machines());
             trainer.run();
         });

@@ -170,7 +170,7 @@ void train_alone(const trainer::Recipe& recipe, const std::filesystem::path& run
     if (resume) {
         checkpoint = trainer::newest_checkpoint(run);
     }
-    trainer::Trainer trainer(recipe, {run, checkpoint}, {*gradients, *batch_norm, *control, *parameters},
+    trainer::Trainer trainer(recipe, {run, checkpoint}, {*gradients, *batch_norm, *control, parameters.get()},
                              comm::Topology({0}, {base::host_name()}));
     trainer.run();
 }

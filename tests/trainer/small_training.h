@@ -26,7 +26,7 @@ trainer::Recipe small_classification_recipe(const std::filesystem::path& data);
 /// What the train command gives the trainer. Collective.
 struct JobRanks {
     explicit JobRanks(const std::string& topology = "auto");
-    trainer::Communicators communicators() const { return {*gradients, *batch_norm, *control, *parameters}; }
+    trainer::Communicators communicators() const { return {*gradients, *batch_norm, *control, parameters.get()}; }
 
     comm::JobCommunicators job;
     std::unique_ptr<comm::Communicator> gradients, batch_norm, control, parameters;
