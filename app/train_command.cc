@@ -113,7 +113,8 @@ void add_train_command(CLI::App& app, int& exit_code) {
     CLI::App* command = app.add_subcommand("train", "Train a recipe, on as many ranks as mpirun or srun starts");
     command->add_option("recipe", arguments->recipe, "TOML file; docs/recipe.md lists the keys")->required();
     command->add_option("--set", arguments->settings, "key=value, over what the recipe says; may be given again")
-        ->take_all();
+        ->take_all()
+        ->allow_extra_args(false);
     command->add_option("--out", arguments->out, "the run's directory (default: runs/NAME-OF-THE-RECIPE)");
     command->add_option("--resume", arguments->resume,
                         "a run to continue, or auto: continue --out if it has a checkpoint, else start (over)");

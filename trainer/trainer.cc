@@ -817,7 +817,7 @@ Outcome Trainer::run() {
             s.agree_on_values();
         }
         if (s.agree_to_stop(stop)) {
-            s.save(false);
+            s.save(true);  // with weights: whoever stops a run wants to look at what it has come to
             return Outcome::stopped_at_checkpoint;
         }
         if (s.progress.step_in_epoch == s.steps_per_epoch) {

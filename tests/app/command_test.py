@@ -220,7 +220,7 @@ class Command(unittest.TestCase):
 
     def test_settings_of_communication_reach_the_ranks(self):
         out = self.folder / "rounded"
-        result = run("train", self.recipe, "--out", out, "--set", "epochs=2", "--set", "communication.topology=flat",
+        result = run("train", "--set", "epochs=2", self.recipe, "--out", out, "--set", "communication.topology=flat",
                      "--set", "communication.wire=bf16", "--set", "communication.algorithm=central", "--set", "optimizer.zero_stage=0", ranks=2)
         self.assertEqual(0, result.returncode, result.stderr[-2000:])
         self.assertIn("MPI (central all-reduce)", result.stderr)
@@ -265,6 +265,7 @@ class Command(unittest.TestCase):
         os.kill(self.child_of(process.pid, "mpirun"), signal.SIGUSR1)
         _, errors = process.communicate(timeout=120)
         self.assertEqual(75, process.returncode, errors[-2000:])
+        self.assertTrue((out / "weights.safetensors").exists(), "what it has come to can be looked at")
         done = json.loads(metrics.read_text().splitlines()[-1])["step"]
         result = run("train", self.recipe, "--resume", out, "--set", "epochs=200", "--set", f"max_steps={done + 6}", ranks=3)
         self.assertEqual(0, result.returncode, result.stderr[-2000:])
