@@ -121,7 +121,7 @@ def measure(options, rate, folder):
 def main():
     options = arguments()
     options.lockstep, options.data = os.path.abspath(options.lockstep), os.path.abspath(options.data)
-    if reason := reason_to_skip():
+    if reason := reason_to_skip(options.rates[0]):
         sys.exit(reason)
     rows = []
     for rate in options.rates:

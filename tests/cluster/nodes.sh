@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Simulated machines on one: network namespaces on a bridge of their own, each with its host name and /dev/shm. Needs root.
 # Nothing is made in the machine's own network namespace but the names in /run/netns. PREFIX keeps runs apart.
-#   nodes.sh PREFIX probe           whether they can be made here
+#   nodes.sh PREFIX probe [RATE]    whether they can be made here, and their links shaped
 #   nodes.sh PREFIX up N [RATE]     PREFIX0 to PREFIX(N-1); RATE of each one's link, both ways, such as 1gbit
 #   nodes.sh PREFIX exec NODE CMD   on that machine
 #   nodes.sh PREFIX mpirun ARGS     from the first machine over all of them
@@ -15,6 +15,7 @@ shift 2
 switch=${prefix}sw hosts=${TMPDIR:-/tmp}/lockstep-hosts.$prefix
 
 nodes() { ip netns list | awk '{print $1}' | grep -E "^$prefix[0-9]+\$" | sort -V; }
+shape() { tc -n "$1" qdisc add dev "$2" root tbf rate "$3" burst 256k latency 50ms; }
 processes_on() { ip netns pids "$1" 2>/dev/null || true; }
 
 case $action in
@@ -22,6 +23,7 @@ case $action in
         ip netns add "$switch"
         ip -n "$switch" link add br0 type bridge
         nsenter --net="/run/netns/$switch" unshare --uts --mount --propagation slave true
+        [ -z "${1:-}" ] || shape "$switch" br0 "$1"
         ip netns del "$switch" ;;
     up)
         ip netns add "$switch"
@@ -38,8 +40,8 @@ case $action in
             ip -n "$node" link set eth0 up
             echo "10.77.0.$((i + 1)) $node" >>"$hosts"
             if [ -n "${2:-}" ]; then
-                tc -n "$node" qdisc add dev eth0 root tbf rate "$2" burst 256k latency 50ms
-                tc -n "$switch" qdisc add dev "p$node" root tbf rate "$2" burst 256k latency 50ms
+                shape "$node" eth0 "$2"
+                shape "$switch" "p$node" "$2"
             fi
         done ;;
     exec)

@@ -8,13 +8,17 @@ import subprocess
 SCRIPT = str(pathlib.Path(__file__).resolve().parent / "nodes.sh")
 
 
-def reason_to_skip():
+def reason_to_skip(rate=None):
+    """Why there can be no such machines here, or with `rate` no links of a rate; None if there can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     for tool in ("ip", "tc", "nsenter", "unshare"):
         if not shutil.which(tool):
             return f"there is no {tool}"
-    probe = subprocess.run([SCRIPT, f"l{os.getpid() % 100000}p", "probe"], capture_output=True, text=True)
+    prefix = f"l{os.getpid() % 100000}p"
+    probe = subprocess.run([SCRIPT, prefix, "probe", *([rate] if rate else [])], capture_output=True, text=True)
+    if probe.returncode != 0:
+        subprocess.run([SCRIPT, prefix, "down"], capture_output=True)
     return f"no network namespaces here: {probe.stderr.strip()}" if probe.returncode != 0 else None
 
 

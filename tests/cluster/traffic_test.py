@@ -11,15 +11,16 @@ from simulated_nodes import Nodes, reason_to_skip
 
 LOCKSTEP = sys.argv[1]
 MIB = 1 << 20
+RATE = "1gbit"
 LINK_BYTES_PER_SECOND = 1e9 / 8
 SHAPES = [(2, 1, "slot"), (2, 2, "slot"), (2, 2, "node"), (2, 4, "slot"), (2, 4, "node"), (4, 2, "slot"), (4, 2, "node")]
 LIMIT = 120  # seconds for one shape
 
 
-@unittest.skipIf(reason_to_skip(), reason_to_skip())
+@unittest.skipIf(reason_to_skip(RATE), reason_to_skip(RATE))
 class TrafficOfAllReduce(unittest.TestCase):
     def rows(self, machines, ranks_per_machine, placement, size):
-        nodes = Nodes(machines, "1gbit")
+        nodes = Nodes(machines, RATE)
         self.addCleanup(nodes.down)
         try:
             command = nodes.mpirun(ranks_per_machine, "--map-by", placement, LOCKSTEP, "bench", "collectives", "--sizes", size,
