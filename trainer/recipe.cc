@@ -195,8 +195,7 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
           Bounds{1, 1e6}, Effect::none);
     visit("communication.agreement_steps", r.communication.agreement_steps,
           "parameters of all ranks are compared, bit for bit, after every so many steps and before they are saved; 0: "
-          "only "
-          "at the start and before they are saved",
+          "only at the start and before they are saved",
           Bounds{0, 1e9}, Effect::none);
 }
 
@@ -422,8 +421,7 @@ void check_recipe(const Recipe& recipe, std::int64_t ranks) {
     if (recipe.communication.wire != "fp32" && adds_at_each_rank) {
         refuse("communication.algorithm = \"", recipe.communication.algorithm, "\" would round sums to ",
                recipe.communication.wire,
-               " at each rank on their way; use \"direct\", which rounds once, or wire = "
-               "\"fp32\"");
+               " at each rank on their way; use \"direct\", which rounds once, or wire = \"fp32\"");
     }
     if (is_detector(recipe) && recipe.label_smoothing > 0) {
         refuse("label_smoothing has no meaning for a detector: its targets are soft already");
