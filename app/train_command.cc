@@ -1,5 +1,4 @@
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -15,6 +14,7 @@
 #include "comm/job_watch.h"
 #include "comm/wire_communicator.h"
 #include "trainer/checkpoint.h"
+#include "trainer/chosen_communication.h"
 #include "trainer/recipe.h"
 #include "trainer/run_agreement.h"
 #include "trainer/trainer.h"
@@ -71,27 +71,28 @@ int train(const TrainArguments& arguments, comm::JobWatch& watch) {
     const trainer::Recipe recipe = trainer::load_recipe(arguments.recipe, overrides);
     // Over a communicator that no setting changes.
     trainer::require_same_recipe(*comm::JobCommunicators({.topology = "flat"}).make("recipe"), recipe);
-    const auto& communication = recipe.communication;
-    const comm::JobCommunicators job(
-        {.topology = communication.topology,
-         .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(communication.timeout_seconds * 1000)),
-         .algorithm = comm::mpi_all_reduce_of(communication.algorithm)},
-        watch.log());
-    const auto gradients =
-        job.make("gradients", {.beside_compute = true, .wire = comm::wire_type_of(communication.wire)});
-    const auto batch_norm = job.make("batch norm");
+    const comm::JobCommunicators job(trainer::job_shape(recipe), watch.log());
     const auto control = job.make("control");
+    const trainer::RunStart start = agree_on_start(arguments, *control);
+    const auto [recipe_in_use, explanation] = trainer::choose_communication(recipe, job, start.checkpoint);
+    const comm::JobCommunicators job_in_use(trainer::job_shape(recipe_in_use), watch.log());
+    const comm::DataType wire = comm::wire_type_of(recipe.communication.wire);
+    const auto gradients = job_in_use.make("gradients", {.beside_compute = true, .wire = wire});
+    const auto batch_norm = job_in_use.make("batch norm");
     const bool gathers_parameters = trainer::gathers_parameters(recipe);
-    const auto parameters = gathers_parameters ? job.make("parameters", {.beside_compute = true}) : nullptr;
+    const auto parameters = gathers_parameters ? job_in_use.make("parameters", {.beside_compute = true}) : nullptr;
     if (comm::index_of(control->rank()) == 0) {
-        base::log_info(str("ranks talk over: ", job.describe()));
-        if (communication.wire != "fp32" && !job.uses_mpi()) {
-            base::log_warning(str("communication.wire = \"", communication.wire,
+        base::log_info(str("ranks talk over: ", job_in_use.describe()));
+        if (!explanation.empty()) {
+            base::log_info(str("chosen: ", explanation));
+        }
+        if (wire != comm::DataType::f32 && !job.uses_mpi()) {
+            base::log_warning(str("communication.wire = \"", recipe.communication.wire,
                                   "\" changes nothing: these ranks share memory, where gradients stay FP32"));
         }
     }
-    const trainer::RunStart start = agree_on_start(arguments, *control);
-    trainer::Trainer trainer(recipe, start, {*gradients, *batch_norm, *control, parameters.get()}, job.machines());
+    trainer::Trainer trainer(recipe_in_use, start, {*gradients, *batch_norm, *control, parameters.get()},
+                             job.machines());
     watch.keep_in(start.directory);
     // In here, so that an exception ends the job before the trainer is taken apart beside ranks that go on.
     return watch.run([&] {

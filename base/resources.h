@@ -11,6 +11,13 @@ namespace lockstep::base {
 
 /// Seconds of the monotonic clock, from an arbitrary start.
 double monotonic_seconds();
+/// By that clock, that `work` takes.
+template <typename Work>
+double seconds_of(const Work& work) {
+    const double start = monotonic_seconds();
+    work();
+    return monotonic_seconds() - start;
+}
 /// "2026-11-30T04:05:06Z", or with `decimals` (up to 9) "2026-11-30T04:05:06.123Z".
 std::string utc_timestamp(int decimals = 0);
 /// Proportional set size of this process (smaps_rollup), in bytes; shared pages count by their share. 0 where

@@ -5,8 +5,9 @@ trainer prints as exposed is what communication really costs.
 Two machines are simulated (tests/cluster/nodes.sh; needs root), each with a core of its own. In turns
   together   one training of two ranks over a link of the given rate
   apart      two trainings of one rank each, with the same images a rank and step, at the same time: no communication
-and the all-reduce of as many bytes as there are gradients is timed over the idle link. All figures are medians over the steps
-of all rounds, the first steps left out.
+and the all-reduce of as many bytes as there are gradients is timed over the idle link. A round is both kinds, in alternating
+order; the difference of their steps is the median over the rounds of each round's difference of medians, the other figures are
+medians over all steps. The first steps of a training are left out.
 
     .venv/bin/python bench/exposed_communication.py build/release/lockstep data/trees/train --rates 1gbit 100mbit
 """
@@ -31,7 +32,7 @@ def arguments():
     parser.add_argument("lockstep")
     parser.add_argument("data", help="a data set for detection")
     parser.add_argument("--rates", nargs="+", default=["1gbit", "100mbit"])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--batch", type=int, default=8, help="images a rank and step")
     parser.add_argument("--set", action="append", default=[], help="key=value of the recipe, for all trainings")
@@ -102,10 +103,14 @@ def measure(options, rate, folder):
     nodes = Nodes(2, rate)
     try:
         bench = Bench(options, nodes, folder)
-        together, apart = [], []
-        for _ in range(options.rounds):
-            together += bench.together()
-            apart += bench.apart()
+        together, apart, differences = [], [], []
+        for number in range(options.rounds):
+            kinds = [bench.together, bench.apart]
+            lines = {kind: kind() for kind in (kinds if number % 2 == 0 else reversed(kinds))}
+            of_round = [lines[kind] for kind in kinds]
+            differences.append(median(of_round[0], "step_seconds") - median(of_round[1], "step_seconds"))
+            together += of_round[0]
+            apart += of_round[1]
         cost = subprocess.run([options.lockstep, "model", "yolov10n", "--classes", "1", "--json"], capture_output=True, text=True, check=True)
         size = json.loads(cost.stdout)["parameters"] * 4
         communication = bench.all_reduce_seconds(size)
@@ -114,8 +119,8 @@ def measure(options, rate, folder):
     step, without = median(together, "step_seconds"), median(apart, "step_seconds")
     exposed = median(together, "exposed_communication_seconds")
     return {"rate": rate, "gradient_bytes": size, "step_seconds": step, "step_seconds_without_communication": without,
-            "all_reduce_seconds": communication, "exposed_seconds": exposed, "difference_seconds": step - without,
-            "hidden_fraction": 1 - exposed / communication, "steps": len(together)}
+            "all_reduce_seconds": communication, "exposed_seconds": exposed, "difference_seconds": statistics.median(differences),
+            "differences_of_rounds": differences, "rank_skew_seconds": median(together, "rank_skew_seconds"), "hidden_fraction": 1 - exposed / communication, "steps": len(together)}
 
 
 def main():
@@ -130,8 +135,11 @@ def main():
         rows.append(row)
         if not options.json:
             print(f"{rate}: a step {1e3 * row['step_seconds']:.0f} ms, without communication"
-                  f" {1e3 * row['step_seconds_without_communication']:.0f} ms: {1e3 * row['difference_seconds']:.1f} ms more;"
-                  f" exposed by the trainer's count {1e3 * row['exposed_seconds']:.1f} ms; the all-reduce alone"
+                  f" {1e3 * row['step_seconds_without_communication']:.0f} ms; by rounds"
+                  f" {', '.join(f'{1e3 * difference:.1f}' for difference in row['differences_of_rounds'])} ms more, median"
+                  f" {1e3 * row['difference_seconds']:.1f} ms;"
+                  f" exposed by the trainer's count {1e3 * row['exposed_seconds']:.1f} ms; skew of the ranks"
+                  f" {1e3 * row['rank_skew_seconds']:.1f} ms; the all-reduce alone"
                   f" {1e3 * row['all_reduce_seconds']:.1f} ms, of which {100 * row['hidden_fraction']:.0f}% are hidden", flush=True)
     if options.json:
         print(json.dumps({"rows": rows, "rounds": options.rounds, "batch": options.batch, "settings": options.set}, indent=1))

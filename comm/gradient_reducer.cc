@@ -209,7 +209,8 @@ struct GradientReducer::State {
     bool is_complete = false;          ///< the last micro-step was sent backward
     std::vector<at::Tensor> denominators;
     std::vector<at::Tensor> parts;
-    double exposed_seconds = 0;
+    double waited_seconds = 0;  ///< by this rank, for its buckets
+    ExposedTime exposed;
     std::optional<BucketThread> thread;  // last: it uses the rest
 
     State(Communicator& ranks, std::vector<ReducedParameter> given, double bucket_mib, ZeroStage stage)
@@ -348,9 +349,7 @@ struct GradientReducer::State {
     }
 
     void wait_for_buckets() {
-        const double start = base::monotonic_seconds();
-        thread->wait();
-        exposed_seconds += base::monotonic_seconds() - start;
+        waited_seconds += base::seconds_of([this] { thread->wait(); });
     }
 
     /// Autograd adds in place, but a program may have replaced or dropped a gradient (zero_grad, a hook, a graph of the
@@ -367,8 +366,9 @@ struct GradientReducer::State {
         gradient = view;
     }
 
-    /// One small reduction: every head's denominator and parts.
+    /// One small reduction: every head's denominator and parts, and how long each rank waited.
     Denominators reduce_totals() {
+        const double start = base::monotonic_seconds();
         std::vector<double> totals;
         for (std::size_t head = 0; head < denominators.size(); ++head) {
             totals.push_back(denominators[head].item<double>());
@@ -376,8 +376,14 @@ struct GradientReducer::State {
             totals.insert(totals.end(), on_host.const_data_ptr<double>(),
                           on_host.const_data_ptr<double>() + on_host.numel());
         }
+        const auto places = static_cast<std::ptrdiff_t>(communicator.size());
+        totals.resize(totals.size() + static_cast<std::size_t>(places));
+        *(totals.end() - places + index_of(communicator.rank())) = waited_seconds;
         communicator.all_reduce(Buffer::of(std::span(totals)), ReduceOp::sum, "denominators");
 
+        const auto [least, most] = std::minmax_element(totals.end() - places, totals.end());
+        exposed.communication_seconds = *least + base::monotonic_seconds() - start;
+        exposed.skew_seconds = *most - *least;
         Denominators result;
         auto next = totals.begin();
         for (const at::Tensor& head_parts : parts) {
@@ -436,10 +442,7 @@ Denominators GradientReducer::finish() {
     if (!state_->is_sharded()) {
         state_->wait_for_buckets();
     }
-    const double start = base::monotonic_seconds();
     Denominators totals = state_->reduce_totals();
-    state_->exposed_seconds += base::monotonic_seconds() - start;
-
     state_->denominators.clear();
     state_->parts.clear();
     state_->is_complete = false;
@@ -448,7 +451,7 @@ Denominators GradientReducer::finish() {
 
 void GradientReducer::zero() {
     state_->is_first_micro_step = true;
-    state_->exposed_seconds = 0;
+    state_->waited_seconds = 0;
     if (state_->gradients) {
         state_->gradients->zero();
     }
@@ -479,8 +482,8 @@ std::uint64_t GradientReducer::gradient_bytes() const {
     return state_->shard ? state_->shard->bytes() : state_->gradients->bytes();
 }
 
-double GradientReducer::exposed_seconds() const {
-    return state_->exposed_seconds;
+ExposedTime GradientReducer::exposed() const {
+    return state_->exposed;
 }
 
 }  // namespace lockstep::comm

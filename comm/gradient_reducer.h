@@ -35,6 +35,14 @@ struct LossSums {
     std::vector<at::Tensor> parts;  ///< per head a detached vector of loss parts, as sums, same order as part_names
 };
 
+/// How long an effective batch waited for other ranks, after its own backward passes.
+struct ExposedTime {
+    /// Of the rank that was done with its backward passes last: what the way of the gradients cost, and nothing else.
+    double communication_seconds = 0;
+    /// That the first rank to be done waited for the last one.
+    double skew_seconds = 0;
+};
+
 /// Totals over ranks and micro-steps, in FP64.
 struct Denominators {
     std::vector<double> per_head;
@@ -85,9 +93,9 @@ class GradientReducer {
     /// That gradients take on this rank between steps.
     std::uint64_t gradient_bytes() const;
 
-    /// Seconds of the last effective batch in which this rank had nothing to do but to wait for reductions of
-    /// gradients.
-    double exposed_seconds() const;
+    /// Of the last effective batch; known after finish(), and the same on all ranks but for the reduction of the
+    /// denominators, which each rank times itself.
+    ExposedTime exposed() const;
 
   private:
     struct State;

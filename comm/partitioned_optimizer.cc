@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/resources.h"
 #include "base/text.h"
 
 namespace lockstep::comm {
@@ -91,7 +92,7 @@ void PartitionedOptimizer::restart_average() {
     }
 }
 
-double PartitionedOptimizer::squared_norm(std::span<const UpdateScalars> scalars) const {
+double PartitionedOptimizer::squared_norm_of_owned(std::span<const UpdateScalars> scalars) const {
     double sum = 0;
     for (const Owned& owned : owned_) {
         const double squares = owned.gradient.scalar_type() == at::kDouble
@@ -99,9 +100,6 @@ double PartitionedOptimizer::squared_norm(std::span<const UpdateScalars> scalars
                                    : sum_of_squares<float>(elements<float>(owned.gradient));
         const double factor = scalars[owned.range.entry].gradient_factor;
         sum += squares * factor * factor;
-    }
-    if (partition_.is_cut()) {
-        communicator_.all_reduce(Buffer::of(std::span(&sum, 1)), ReduceOp::sum, "gradient norm");
     }
     return sum;
 }
@@ -121,7 +119,13 @@ void PartitionedOptimizer::update(const Owned& owned, const UpdateScalars& scala
 double PartitionedOptimizer::step(std::span<const UpdateScalars> scalars) {
     LOCKSTEP_CHECK_EQ(scalars.size(), layout_.entries().size());
     const at::NoGradGuard no_grad;
-    const double norm = std::sqrt(squared_norm(scalars));
+    double squares = squared_norm_of_owned(scalars);
+    exchange_seconds_ = base::seconds_of([&] {
+        if (partition_.is_cut()) {
+            communicator_.all_reduce(Buffer::of(std::span(&squares, 1)), ReduceOp::sum, "gradient norm");
+        }
+    });
+    const double norm = std::sqrt(squares);
     const double clip = options_.clip_norm > 0 && norm > options_.clip_norm ? options_.clip_norm / norm : 1;
     ++steps_;
     for (const Owned& owned : owned_) {
@@ -134,7 +138,7 @@ double PartitionedOptimizer::step(std::span<const UpdateScalars> scalars) {
             update<float>(owned, of_entry);
         }
     }
-    gather_parameters();
+    exchange_seconds_ += base::seconds_of([&] { gather_parameters(); });
     return norm;
 }
 

@@ -55,6 +55,8 @@ class PartitionedOptimizer {
     /// then every rank gets the new parameters. `scalars`: one for each entry of the layout. Returns the global norm
     /// before clipping. Collective.
     double step(std::span<const UpdateScalars> scalars);
+    /// That the last step spent in collectives, where the partition is cut.
+    double exchange_seconds() const { return exchange_seconds_; }
 
     /// The average becomes the parameters on all ranks, and the other way round the next time. Collective. With
     /// gathered parameters: before they are held, and after they were dropped.
@@ -83,7 +85,7 @@ class PartitionedOptimizer {
         std::vector<at::Tensor> state;  ///< by the rule's state_names()
     };
 
-    double squared_norm(std::span<const UpdateScalars> scalars) const;
+    double squared_norm_of_owned(std::span<const UpdateScalars> scalars) const;
     /// All ranks get each other's owned parameters.
     void gather_parameters();
     template <typename T>
@@ -100,6 +102,7 @@ class PartitionedOptimizer {
     std::vector<Shard> state_;
     std::vector<Owned> owned_;
     std::uint64_t steps_ = 0;
+    double exchange_seconds_ = 0;
 };
 
 }  // namespace lockstep::comm

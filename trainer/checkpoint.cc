@@ -143,7 +143,11 @@ std::uint32_t checksum_of(const json& manifest) {
 }
 
 /// The parsed manifest, once sizes and checksums of all files are right.
-json verified_manifest(const fs::path& checkpoint) {
+Error unlike_a_manifest(const fs::path& path, const json::exception& error) {
+    return Error(str(path.string(), ": not a checkpoint manifest: ", error.what()));
+}
+
+json read_manifest(const fs::path& checkpoint) {
     const fs::path path = checkpoint / manifest_file;
     json manifest;
     try {
@@ -157,6 +161,18 @@ json verified_manifest(const fs::path& checkpoint) {
         if (checksum_of(manifest) != stated) {
             throw Error(str(path.string(), ": damaged: its checksum is wrong; resume from an earlier checkpoint"));
         }
+        manifest[checksum_key] = stated;
+    } catch (const json::exception& error) {
+        throw unlike_a_manifest(path, error);
+    }
+    return manifest;
+}
+
+/// After a look at every file that it names.
+json verified_manifest(const fs::path& checkpoint) {
+    const fs::path path = checkpoint / manifest_file;
+    json manifest = read_manifest(checkpoint);
+    try {
         for (const auto& [name, expected] : manifest.at("files").items()) {
             if (!is_file_name(name)) {
                 throw Error(str(path.string(), ": names a file \"", name, "\", which is none of a checkpoint"));
@@ -167,9 +183,8 @@ json verified_manifest(const fs::path& checkpoint) {
                                 ", the file has ", found.dump(), "; resume from an earlier checkpoint"));
             }
         }
-        manifest[checksum_key] = stated;
     } catch (const json::exception& error) {
-        throw Error(str(path.string(), ": not a checkpoint manifest: ", error.what()));
+        throw unlike_a_manifest(path, error);
     }
     return manifest;
 }
@@ -482,6 +497,15 @@ CheckpointContent load_checkpoint(const fs::path& checkpoint) {
         throw Error(str((checkpoint / manifest_file).string(), ": ", error.what()));
     }
     return content;
+}
+
+Recipe recipe_of_checkpoint(const fs::path& checkpoint) {
+    const fs::path path = checkpoint / manifest_file;
+    try {
+        return parse_recipe(read_manifest(checkpoint).at("recipe"), "the recipe in " + path.string());
+    } catch (const json::exception& error) {
+        throw unlike_a_manifest(path, error);
+    }
 }
 
 std::optional<fs::path> newest_checkpoint(const fs::path& run) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "trainer/recipe.h"
 
 namespace lockstep::trainer {
 
@@ -65,6 +66,9 @@ void remove_checkpoints_after(const std::filesystem::path& run, std::uint64_t op
 /// With every tensor whole, whoever wrote it. Throws base::Error naming the file: missing, damaged (size or CRC-32C),
 /// another format version, a tensor with parts missing.
 CheckpointContent load_checkpoint(const std::filesystem::path& checkpoint);
+
+/// The resolved recipe that it was made with. Throws base::Error like load_checkpoint; tensors aren't read.
+Recipe recipe_of_checkpoint(const std::filesystem::path& checkpoint);
 
 /// The newest checkpoint of the run that is whole; damaged ones are passed over with a warning. None: nullopt.
 std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& run);

@@ -185,12 +185,15 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
     visit("communication.topology", r.communication.topology,
           "which ranks share a node: auto (as it is), flat (none), or NODESxRANKS such as 2x4", Choices{},
           Effect::none);
-    visit("communication.algorithm", r.communication.algorithm, "how an all-reduce between nodes goes",
-          Choices{"direct", "ring", "halving_doubling", "central"}, Effect::none);
+    visit("communication.algorithm", r.communication.algorithm,
+          "how an all-reduce between nodes goes; auto: the fastest one by measurement at the start (a resumed run "
+          "keeps it)",
+          Choices{"auto", "direct", "ring", "halving_doubling", "central"}, Effect::none);
     visit("communication.wire", r.communication.wire, "what FP32 gradients are rounded to on their way between nodes",
           Choices{"fp32", "bf16", "fp16"}, Effect::none);
-    visit("communication.bucket_mib", r.communication.bucket_mib, "gradients are reduced in buckets of this size",
-          Bounds{0.01, 4096}, Effect::none);
+    visit("communication.bucket_mib", r.communication.bucket_mib,
+          "gradients are reduced in buckets of this size; 0: by measurement at the start (a resumed run keeps it)",
+          Bounds{0, 4096}, Effect::none);
     visit("communication.timeout_seconds", r.communication.timeout_seconds, "deadline of a collective operation",
           Bounds{1, 1e6}, Effect::none);
     visit("communication.agreement_steps", r.communication.agreement_steps,
@@ -489,14 +492,40 @@ std::vector<FieldDescription> describe(const Recipe& recipe) {
     return fields;
 }
 
-std::uint64_t training_hash(const Recipe& recipe) {
-    base::Hash64 hash;
+namespace {
+
+/// Keys and values that decide what is learned.
+std::vector<std::pair<std::string, std::string>> training_settings(const Recipe& recipe) {
+    std::vector<std::pair<std::string, std::string>> settings;
     for_each_field(recipe, [&](const std::string& key, const auto& field, const char*, const auto&, Effect effect) {
         if (effect == Effect::training) {
-            hash.add(key).add(toml_value(field));
+            settings.emplace_back(key, toml_value(field));
         }
     });
+    return settings;
+}
+
+}  // namespace
+
+std::uint64_t training_hash(const Recipe& recipe) {
+    base::Hash64 hash;
+    for (const auto& [key, value] : training_settings(recipe)) {
+        hash.add(key).add(value);
+    }
     return hash.value();
+}
+
+std::vector<std::string> training_differences(const Recipe& recipe, const Recipe& other) {
+    std::vector<std::string> differences;
+    const auto others = training_settings(other);
+    std::size_t i = 0;
+    for (const auto& [key, value] : training_settings(recipe)) {
+        if (value != others[i].second) {
+            differences.push_back(str(key, " = ", value, " instead of ", others[i].second));
+        }
+        ++i;
+    }
+    return differences;
 }
 
 bool is_detector(const Recipe& recipe) {

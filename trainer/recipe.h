@@ -111,9 +111,9 @@ struct Recipe {
 
     struct Communication {
         std::string topology = "auto";
-        std::string algorithm = "direct";
+        std::string algorithm = "auto";
         std::string wire = "fp32";
-        double bucket_mib = 25;
+        double bucket_mib = 0;
         double timeout_seconds = 600;
         std::int64_t agreement_steps = 500;
     } communication;
@@ -147,6 +147,8 @@ std::vector<FieldDescription> describe(const Recipe& recipe);
 /// Of everything that decides what is learned. Not of where the files lie, how the work is spread, or how often it is
 /// saved.
 std::uint64_t training_hash(const Recipe& recipe);
+/// The keys, with both values, that make two recipes' training_hash differ: "batch = 8 instead of 16".
+std::vector<std::string> training_differences(const Recipe& recipe, const Recipe& other);
 
 bool is_detector(const Recipe& recipe);
 /// Parameters are cut, too: ZeRO stage 3.

@@ -133,9 +133,10 @@ struct Trainer::State {
 
     // Sums over the epoch under way, for its line in the metrics.
     struct EpochSums {
-        double seconds = 0, wait = 0, exposed = 0;
+        double seconds = 0, wait = 0, exposed = 0, skew = 0;
         std::uint64_t images = 0;
     } epoch_sums;
+    double batch_norm_seconds = 0;  ///< of the step under way: in batch norm's collectives
     comm::SentData sent_before_epoch;
     double training_seconds = 0, training_wait = 0;
     std::uint64_t training_images = 0;
@@ -256,10 +257,11 @@ Trainer::State::State(Recipe the_recipe, const RunStart& start, Communicators co
     }
     if (recipe.batch_norm == "sync") {
         synchronise_batch_norms(
-            task->network(),
-            [&communicator = comms.batch_norm](std::span<double> values, const std::string& layer, BatchNormPass pass) {
-                communicator.all_reduce(comm::Buffer::of(values), comm::ReduceOp::sum,
-                                        str(layer, pass == BatchNormPass::forward ? " forward" : " backward"));
+            task->network(), [this](std::span<double> values, const std::string& layer, BatchNormPass pass) {
+                batch_norm_seconds += base::seconds_of([&] {
+                    comms.batch_norm.all_reduce(comm::Buffer::of(values), comm::ReduceOp::sum,
+                                                str(layer, pass == BatchNormPass::forward ? " forward" : " backward"));
+                });
             });
     }
     if (gathered) {
@@ -405,6 +407,7 @@ json Trainer::State::loss_parts(const comm::Denominators& counts, double& total)
 
 void Trainer::State::train_step(const sharding::Batch& batch, double started) {
     reducer.zero();
+    batch_norm_seconds = 0;
     std::uint64_t own_images = 0;
     for (const sharding::MicroBatch& micro : batch.micro_steps()) {
         const comm::LossSums sums = task->losses(micro);
@@ -433,7 +436,8 @@ void Trainer::State::train_step(const sharding::Batch& batch, double started) {
                         "; lower optimizer.learning_rate"));
     }
     if (recipe.batch_norm == "local") {
-        statistics.average_over_ranks(comms.batch_norm, own_images, images);
+        batch_norm_seconds +=
+            base::seconds_of([&] { statistics.average_over_ranks(comms.batch_norm, own_images, images); });
     }
     statistics.update_average(decay);
     ++progress.optimizer_steps;
@@ -441,9 +445,12 @@ void Trainer::State::train_step(const sharding::Batch& batch, double started) {
     progress.epoch_loss += loss;
 
     const double seconds = base::monotonic_seconds() - started;
+    const comm::ExposedTime gradients = reducer.exposed();
+    const double exposed = gradients.communication_seconds + optimizer.exchange_seconds() + batch_norm_seconds;
     epoch_sums.seconds += seconds;
     epoch_sums.wait += batch.wait_seconds;
-    epoch_sums.exposed += reducer.exposed_seconds();
+    epoch_sums.exposed += exposed;
+    epoch_sums.skew += gradients.skew_seconds;
     epoch_sums.images += images;
     if (is_first()) {
         last_step_text = str("loss ", fixed(loss, 3));
@@ -462,7 +469,8 @@ void Trainer::State::train_step(const sharding::Batch& batch, double started) {
                      {"images", images},
                      {"step_seconds", seconds},
                      {"data_wait_seconds", batch.wait_seconds},
-                     {"exposed_communication_seconds", reducer.exposed_seconds()}};
+                     {"exposed_communication_seconds", exposed},
+                     {"rank_skew_seconds", gradients.skew_seconds}};
         line.update(parts);
         run->log_metrics(line);
     }
@@ -579,7 +587,8 @@ void Trainer::State::finish_epoch() {
                  {"seconds", epoch_sums.seconds},
                  {"images_per_second", ratio(static_cast<double>(epoch_sums.images), epoch_sums.seconds)},
                  {"data_wait_fraction", ratio(epoch_sums.wait, epoch_sums.seconds)},
-                 {"exposed_communication_fraction", ratio(epoch_sums.exposed, epoch_sums.seconds)}};
+                 {"exposed_communication_fraction", ratio(epoch_sums.exposed, epoch_sums.seconds)},
+                 {"rank_skew_fraction", ratio(epoch_sums.skew, epoch_sums.seconds)}};
     const comm::SentData sent = comms.gradients.sent() - sent_before_epoch;
     if (sent.bytes > 0) {
         line["gradients_sent_mib"] = static_cast<double>(sent.bytes) / (1 << 20);
@@ -686,7 +695,9 @@ void Trainer::State::load(const CheckpointContent& content, const fs::path& path
                         " (the content hashes differ)"));
     }
     if (content.training_hash != training_hash(recipe)) {
-        throw base::UsageError(str(path.string(), " was made with another recipe; its resolved recipe lies in ",
+        const auto differences = training_differences(recipe, parse_recipe(content.recipe, path.string()));
+        throw base::UsageError(str(path.string(), " was made with another recipe, which this one differs from in: ",
+                                   base::join(differences, ", "), ". The checkpoint's resolved recipe lies in ",
                                    (run_path / "recipe.resolved.toml").string(),
                                    ". To train on from its weights with new settings, start a new run with ",
                                    "initial_weights = \"", (run_path / "weights.safetensors").string(), "\""));

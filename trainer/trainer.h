@@ -34,7 +34,8 @@ enum class Outcome : std::uint8_t { finished, stopped_at_checkpoint };
 class Trainer {
   public:
     /// Throws base::Error or base::UsageError before anything is written: recipe, data sets and checkpoint are checked
-    /// first, and that all ranks read the same ones.
+    /// first, and that all ranks read the same ones. Nothing of communication is left to be chosen
+    /// (choose_communication).
     Trainer(Recipe recipe, const RunStart& start, Communicators communicators, comm::Topology topology);
     ~Trainer();
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 import unittest
 import zlib
 
@@ -185,7 +186,8 @@ class Command(unittest.TestCase):
         self.expect_refused(run("train", self.recipe, "--set", "batch=0"), 2, "batch")
         self.expect_refused(run("train", self.recipe, "--out", self.folder / "full", "--set", "max_boxes=1"), 2, "max_boxes", "2 boxes")
         self.expect_refused(run("train", self.recipe, "--out", self.trained), 2, "--resume")
-        self.expect_refused(run("train", self.recipe, "--resume", self.trained, "--set", "optimizer.learning_rate=1"), 2, "recipe.resolved.toml")
+        self.expect_refused(run("train", self.recipe, "--resume", self.trained, "--set", "optimizer.learning_rate=1"), 2, "recipe.resolved.toml",
+                            "optimizer.learning_rate = 1.0 instead of")
         self.expect_refused(run("predict", self.trained, self.photos, "--tile", "big"), 2, "--tile")
 
     def test_failures_exit_1_and_name_the_file(self):
@@ -231,6 +233,27 @@ class Command(unittest.TestCase):
         self.assertLess(epoch["wire_error"], 4e-3)
         self.expect_refused(run("train", self.recipe, "--out", self.folder / "hops", "--set", "communication.wire=bf16",
                                 "--set", "communication.algorithm=ring", ranks=2), 2, "ring", "direct")
+
+    def test_communication_is_chosen_by_measurement_and_kept_by_a_resumed_run(self):
+        out = self.folder / "chosen"
+        settings = ["--set", "communication.topology=flat", "--set", "epochs=2"]
+
+        def chosen():
+            recipe = tomllib.loads((out / "recipe.resolved.toml").read_text())
+            return recipe["communication"]["algorithm"], recipe["communication"]["bucket_mib"]
+
+        result = run("train", self.recipe, "--out", out, *settings, "--set", "max_steps=2", ranks=2)
+        self.assertEqual(0, result.returncode, result.stderr[-2000:])
+        self.assertRegex(result.stderr, r"chosen: \w+ all-reduce, buckets of [\d.]+ MiB, measured \(direct, 256.0 KiB: .* ms.*ring.*halving_doubling")
+        algorithm, bucket = chosen()
+        self.assertIn(algorithm, ("direct", "ring", "halving_doubling"))
+        self.assertIn(bucket, (0.25, 1, 4, 16))
+        (out / "summary.json").unlink()  # as if it had been killed
+        result = run("train", self.recipe, "--resume", out, *settings, "--set", "max_steps=3", ranks=2)
+        self.assertEqual(0, result.returncode, result.stderr[-2000:])
+        self.assertIn(f"chosen: {algorithm} all-reduce", result.stderr)
+        self.assertIn(", as in ", result.stderr)
+        self.assertEqual((algorithm, bucket), chosen())
 
     def test_parameters_that_are_gathered_over_mpi(self):
         losses = {}

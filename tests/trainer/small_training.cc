@@ -91,8 +91,20 @@ void write_small_classification_data(const std::filesystem::path& directory, std
     });
 }
 
-trainer::Recipe small_detection_recipe(const std::filesystem::path& data) {
+namespace {
+
+/// Nothing is left to measurement.
+trainer::Recipe settled_recipe() {
     trainer::Recipe recipe;
+    recipe.communication.algorithm = "direct";
+    recipe.communication.bucket_mib = 25;
+    return recipe;
+}
+
+}  // namespace
+
+trainer::Recipe small_detection_recipe(const std::filesystem::path& data) {
+    trainer::Recipe recipe = settled_recipe();
     recipe.model = "yolov10n";
     recipe.image_size = 64;
     recipe.batch = 8;
@@ -113,7 +125,7 @@ trainer::Recipe small_detection_recipe(const std::filesystem::path& data) {
 }
 
 trainer::Recipe small_classification_recipe(const std::filesystem::path& data) {
-    trainer::Recipe recipe;
+    trainer::Recipe recipe = settled_recipe();
     recipe.model = "resnet18";
     recipe.small_images = true;
     recipe.image_size = 28;
