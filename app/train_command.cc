@@ -79,8 +79,17 @@ int train(const TrainArguments& arguments, comm::JobWatch& watch) {
     const comm::DataType wire = comm::wire_type_of(recipe.communication.wire);
     const auto gradients = job_in_use.make("gradients", {.beside_compute = true, .wire = wire});
     const auto batch_norm = job_in_use.make("batch norm");
-    const bool gathers_parameters = trainer::gathers_parameters(recipe);
-    const auto parameters = gathers_parameters ? job_in_use.make("parameters", {.beside_compute = true}) : nullptr;
+    std::unique_ptr<comm::Communicator> parameters, shards, replicas;
+    const bool shards_by_node = recipe.optimizer.zero_scope == "node" && job.topology().nodes() > 1;
+    if (shards_by_node) {
+        shards = job_in_use.make_inside_node("optimizer.zero_scope, shards", {.beside_compute = true});
+        replicas =
+            job_in_use.make_across_nodes("optimizer.zero_scope, replicas", {.beside_compute = true, .wire = wire});
+    }
+    if (trainer::gathers_parameters(recipe)) {
+        parameters = shards_by_node ? job_in_use.make_inside_node("parameters", {.beside_compute = true})
+                                    : job_in_use.make("parameters", {.beside_compute = true});
+    }
     if (comm::index_of(control->rank()) == 0) {
         base::log_info(str("ranks talk over: ", job_in_use.describe()));
         if (!explanation.empty()) {
@@ -91,7 +100,8 @@ int train(const TrainArguments& arguments, comm::JobWatch& watch) {
                                   "\" changes nothing: these ranks share memory, where gradients stay FP32"));
         }
     }
-    trainer::Trainer trainer(recipe_in_use, start, {*gradients, *batch_norm, *control, parameters.get()},
+    trainer::Trainer trainer(recipe_in_use, start,
+                             {*gradients, *batch_norm, *control, parameters.get(), shards.get(), replicas.get()},
                              job.machines());
     watch.keep_in(start.directory);
     // In here, so that an exception ends the job before the trainer is taken apart beside ranks that go on.

@@ -63,6 +63,10 @@ std::string_view name_of(ReduceOp op) {
     LOCKSTEP_CHECK(false, "reduction ", static_cast<int>(op));
 }
 
+Buffer part_of(const Buffer& buffer, const Slice& slice) {
+    return {static_cast<std::byte*>(buffer.data) + slice.begin * size_of(buffer.type), slice.count(), buffer.type};
+}
+
 Slice slice_of(std::size_t count, std::int32_t size, Rank rank) {
     LOCKSTEP_CHECK(0 <= index_of(rank) && index_of(rank) < size, "rank ", index_of(rank), " of ", size);
     const auto ranks = static_cast<std::size_t>(size);
@@ -112,6 +116,10 @@ double SentData::relative_error() const {
 
 SentData SentData::operator-(const SentData& earlier) const {
     return {bytes - earlier.bytes, squared_error - earlier.squared_error, squared_values - earlier.squared_values};
+}
+
+SentData SentData::operator+(const SentData& other) const {
+    return {bytes + other.bytes, squared_error + other.squared_error, squared_values + other.squared_values};
 }
 
 std::string Operation::describe() const {

@@ -79,6 +79,9 @@ struct Slice {
     bool operator==(const Slice&) const = default;
 };
 
+/// The slice of a buffer, sharing its memory.
+Buffer part_of(const Buffer& buffer, const Slice& slice);
+
 /// The slice that belongs to `rank` when `count` elements are cut evenly for `size` ranks: sizes differ by at most one,
 /// larger ones first. No divisibility rule.
 Slice slice_of(std::size_t count, std::int32_t size, Rank rank);
@@ -129,6 +132,7 @@ struct SentData {
     /// Root of the mean square of what rounding changed, relative to that of the values.
     double relative_error() const;
     SentData operator-(const SentData& earlier) const;
+    SentData operator+(const SentData& other) const;
 };
 
 /// What the collectives of one purpose (gradients, batch norm, control) have in common, whoever carries them.

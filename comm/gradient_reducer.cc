@@ -188,7 +188,7 @@ class TransientBucket {
 }  // namespace
 
 struct GradientReducer::State {
-    Communicator& communicator;
+    ShardScope scope;
     std::vector<ReducedParameter> parameters;
     FlatLayout layout;
     Partition partition;
@@ -213,17 +213,17 @@ struct GradientReducer::State {
     ExposedTime exposed;
     std::optional<BucketThread> thread;  // last: it uses the rest
 
-    State(Communicator& ranks, std::vector<ReducedParameter> given, double bucket_mib, ZeroStage stage)
-        : communicator(ranks),
+    State(const ShardScope& ranks, std::vector<ReducedParameter> given, double bucket_mib, ZeroStage stage)
+        : scope(ranks),
           parameters(std::move(given)),
           layout(layout_of(parameters, bucket_mib)),
-          partition(layout, ranks.size(), stage),
+          partition(layout, ranks.shards.size(), stage),
           parameters_in(layout.buckets().size()) {
         if (is_sharded()) {
-            shard.emplace(layout, partition, communicator.rank());
-            transient.emplace(layout, communicator);
+            shard.emplace(layout, partition, scope.shards.rank());
+            transient.emplace(layout, scope.shards);
         } else {
-            gradients.emplace(layout, communicator, "gradients");
+            gradients.emplace(layout, scope.shards, "gradients");
         }
         for (std::size_t i = 0; i < parameters.size(); ++i) {
             if (!is_sharded()) {
@@ -240,7 +240,7 @@ struct GradientReducer::State {
             parameters_in[*bucket_of[i]].push_back(i);
         }
         ranges_by_bucket.resize(layout.buckets().size());
-        for (const OwnedRange& range : partition.ranges_of(communicator.rank())) {
+        for (const OwnedRange& range : partition.ranges_of(scope.shards.rank())) {
             ranges_by_bucket[*bucket_of[range.entry]].push_back(range);
         }
         thread.emplace(layout.buckets().size(), [this](std::size_t bucket) { reduce(bucket); });
@@ -268,9 +268,19 @@ struct GradientReducer::State {
         }
         const Buffer buffer = gradients->buffer(layout.buckets()[bucket]);
         if (partition.is_cut()) {
-            communicator.reduce_scatter(buffer, partition.slices_of_bucket(bucket), ReduceOp::sum, name);
+            reduce_owned_part(buffer, bucket, name);
         } else {
-            communicator.all_reduce(buffer, ReduceOp::sum, name);
+            scope.all.all_reduce(buffer, ReduceOp::sum, name);
+        }
+    }
+
+    /// Afterwards this rank's part of the bucket is summed over all ranks.
+    void reduce_owned_part(const Buffer& buffer, std::size_t bucket, const std::string& name) {
+        const std::span<const Slice> slices = partition.slices_of_bucket(bucket);
+        scope.shards.reduce_scatter(buffer, slices, ReduceOp::sum, name);
+        if (scope.replicas) {
+            const Slice& own = slices[static_cast<std::size_t>(index_of(scope.shards.rank()))];
+            scope.replicas->all_reduce(part_of(buffer, own), ReduceOp::sum, name);
         }
     }
 
@@ -286,7 +296,7 @@ struct GradientReducer::State {
                 gradient = at::Tensor();
             }
         }
-        communicator.reduce_scatter(transient->buffer(bucket), partition.slices_of_bucket(bucket), ReduceOp::sum, name);
+        reduce_owned_part(transient->buffer(bucket), bucket, name);
         for (const OwnedRange& range : ranges_by_bucket[bucket]) {
             const at::Tensor sum = shard->of(range), part = transient->flat(bucket, range);
             if (is_first_micro_step) {
@@ -376,10 +386,10 @@ struct GradientReducer::State {
             totals.insert(totals.end(), on_host.const_data_ptr<double>(),
                           on_host.const_data_ptr<double>() + on_host.numel());
         }
-        const auto places = static_cast<std::ptrdiff_t>(communicator.size());
+        const auto places = static_cast<std::ptrdiff_t>(scope.all.size());
         totals.resize(totals.size() + static_cast<std::size_t>(places));
-        *(totals.end() - places + index_of(communicator.rank())) = waited_seconds;
-        communicator.all_reduce(Buffer::of(std::span(totals)), ReduceOp::sum, "denominators");
+        *(totals.end() - places + index_of(scope.all.rank())) = waited_seconds;
+        scope.all.all_reduce(Buffer::of(std::span(totals)), ReduceOp::sum, "denominators");
 
         const auto [least, most] = std::minmax_element(totals.end() - places, totals.end());
         exposed.communication_seconds = *least + base::monotonic_seconds() - start;
@@ -395,9 +405,9 @@ struct GradientReducer::State {
     }
 };
 
-GradientReducer::GradientReducer(Communicator& communicator, std::vector<ReducedParameter> parameters,
-                                 double bucket_mib, ZeroStage stage)
-    : state_(std::make_unique<State>(communicator, std::move(parameters), bucket_mib, stage)) {}
+GradientReducer::GradientReducer(const ShardScope& scope, std::vector<ReducedParameter> parameters, double bucket_mib,
+                                 ZeroStage stage)
+    : state_(std::make_unique<State>(scope, std::move(parameters), bucket_mib, stage)) {}
 
 GradientReducer::~GradientReducer() = default;
 

@@ -12,6 +12,7 @@
 #include "comm/flat_layout.h"
 #include "comm/flat_tensors.h"
 #include "comm/partition.h"
+#include "comm/shard_scope.h"
 
 namespace lockstep::comm {
 
@@ -58,14 +59,14 @@ struct Denominators {
 /// micro-step gradients are tensors of their own until their bucket's turn comes, and are freed then.
 ///
 /// Collective: every rank makes the same calls, also with an empty micro-batch. Not thread-safe; the parameters'
-/// gradients belong to it from construction on, and the communicator from a backward() to the end of finish().
+/// gradients belong to it from construction on, and the scope's communicators from a backward() to the end of finish().
 class GradientReducer {
   public:
     /// Parameters (FP32 or FP64 leaves, on the CPU) in model order; buckets go in reverse, as the backward pass does.
     /// Sets each parameter's grad to a zeroed view with the parameter's own strides (to nothing where gradients are
     /// sharded): change the memory format before, not after. Throws base::Error when two parameters share a name or
     /// memory, or one is not trainable.
-    GradientReducer(Communicator& communicator, std::vector<ReducedParameter> parameters, double bucket_mib,
+    GradientReducer(const ShardScope& scope, std::vector<ReducedParameter> parameters, double bucket_mib,
                     ZeroStage stage = ZeroStage::none);
     ~GradientReducer();
 

@@ -294,10 +294,6 @@ class HierarchicalCommunicator final : public Communicator {
         return slices;
     }
 
-    static Buffer part_of(const Buffer& buffer, const Slice& slice) {
-        return {static_cast<std::byte*>(buffer.data) + slice.begin * size_of(buffer.type), slice.count(), buffer.type};
-    }
-
     Topology topology_;
     std::unique_ptr<Communicator> inside_;
     std::unique_ptr<Communicator> across_;

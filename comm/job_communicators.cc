@@ -113,6 +113,20 @@ struct JobCommunicators::State {
 
     bool shares_memory() const { return topology.nodes() < topology.ranks(); }
 
+    void require_even_nodes(const std::string& purpose) const {
+        std::size_t least = topology.ranks_of_node(0).size(), most = least;
+        for (std::int32_t node = 1; node < topology.nodes(); ++node) {
+            least = std::min(least, topology.ranks_of_node(node).size());
+            most = std::max(most, topology.ranks_of_node(node).size());
+        }
+        if (least < 2 || least != most) {
+            throw base::UsageError(base::str(purpose,
+                                             " inside each node alike: that takes the same number of ranks, two ",
+                                             "or more, on every node; here nodes have ", least,
+                                             least == most ? "" : base::str(" to ", most), " rank(s)"));
+        }
+    }
+
     std::unique_ptr<Communicator> inside_node(const std::string& purpose, bool beside_compute) const {
         const std::vector<Rank>& members = topology.ranks_of_node(topology.node_of(rank));
         auto meeting = make_mpi_communicator(purpose, shape.timeout, members);
@@ -124,7 +138,7 @@ struct JobCommunicators::State {
         return make_shared_memory_communicator(std::move(identity), exchange_over(std::move(meeting)), patience);
     }
 
-    std::unique_ptr<Communicator> across_nodes(const std::string& purpose, DataType wire) const {
+    std::unique_ptr<Communicator> across_nodes(const std::string& purpose, const CommunicatorUse& use) const {
         // Every rank takes part in making the lanes' communicators; one without a lane makes one of its own and drops
         // it.
         const std::int32_t local = topology.local_rank_of(rank);
@@ -132,8 +146,13 @@ struct JobCommunicators::State {
         const std::vector<Rank> members = has_lane ? ranks_of_lane(topology, local) : std::vector{rank};
         // A rank that waits inside its node for one that hangs must be the first to speak, and not be blamed itself.
         constexpr std::chrono::seconds longer{3};
-        auto communicator = make_mpi_communicator(purpose, shape.timeout + longer, members, log, shape.algorithm);
-        return has_lane ? with_wire(std::move(communicator), wire) : nullptr;
+        auto communicator =
+            make_mpi_communicator(purpose, shape.timeout + longer, members, log, shape.algorithm, over_network(use));
+        return has_lane ? with_wire(std::move(communicator), use.wire) : nullptr;
+    }
+
+    static Patience over_network(const CommunicatorUse& use) {
+        return use.beside_compute ? Patience::beside_compute() : Patience::over_network();
     }
 
     static std::unique_ptr<Communicator> with_wire(std::unique_ptr<Communicator> communicator, DataType wire) {
@@ -192,8 +211,9 @@ std::unique_ptr<Communicator> JobCommunicators::make(std::string purpose, Commun
         return make_single_communicator();
     }
     if (!state.shares_memory()) {
-        return State::with_wire(
-            make_mpi_communicator(std::move(purpose), state.shape.timeout, state.log, state.shape.algorithm), use.wire);
+        return State::with_wire(make_mpi_communicator(std::move(purpose), state.shape.timeout, state.log,
+                                                      state.shape.algorithm, State::over_network(use)),
+                                use.wire);
     }
     if (state.topology.nodes() == 1) {
         return state.inside_node(purpose, use.beside_compute);
@@ -203,8 +223,20 @@ std::unique_ptr<Communicator> JobCommunicators::make(std::string purpose, Commun
         identity.members.push_back({rank, state.topology.host_of(Rank{rank})});
     }
     auto inside = state.inside_node(base::str(purpose, ", inside a node"), use.beside_compute);
-    auto across = state.across_nodes(base::str(purpose, ", across nodes"), use.wire);
+    auto across = state.across_nodes(base::str(purpose, ", across nodes"), use);
     return make_hierarchical_communicator(std::move(identity), state.topology, std::move(inside), std::move(across));
+}
+
+std::unique_ptr<Communicator> JobCommunicators::make_inside_node(const std::string& purpose,
+                                                                 CommunicatorUse use) const {
+    state_->require_even_nodes(purpose);
+    return state_->inside_node(purpose, use.beside_compute);
+}
+
+std::unique_ptr<Communicator> JobCommunicators::make_across_nodes(const std::string& purpose,
+                                                                  CommunicatorUse use) const {
+    state_->require_even_nodes(purpose);
+    return state_->across_nodes(purpose, use);
 }
 
 }  // namespace lockstep::comm

@@ -23,8 +23,7 @@ struct JobShape {
 
 /// What a communicator is for, as far as that changes how it is made.
 struct CommunicatorUse {
-    /// The thread that calls it waits while another one of the rank computes, so that waiting in shared memory must not
-    /// take the core.
+    /// The thread that calls it waits while another one of the rank computes, so that waiting must not take the core.
     bool beside_compute = false;
     /// How FP32 reductions travel over MPI: f32 as they are, bf16 or f16 (see make_wire_communicator).
     DataType wire = DataType::f32;
@@ -55,6 +54,11 @@ class JobCommunicators {
 
     /// Collective over all ranks.
     std::unique_ptr<Communicator> make(std::string purpose, CommunicatorUse use = {}) const;
+    /// Of the ranks of this rank's node, and of those with this rank's place on every node: for what each node does
+    /// alike. Collective over all ranks. Throws base::UsageError where nodes have different numbers of ranks, or only
+    /// one.
+    std::unique_ptr<Communicator> make_inside_node(const std::string& purpose, CommunicatorUse use = {}) const;
+    std::unique_ptr<Communicator> make_across_nodes(const std::string& purpose, CommunicatorUse use = {}) const;
 
   private:
     struct State;

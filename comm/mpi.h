@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "comm/communicator.h"
+#include "comm/patience.h"
 #include "comm/topology.h"
 
 namespace lockstep::comm {
@@ -60,13 +61,15 @@ MpiAllReduce mpi_all_reduce_of(std::string_view name);
 /// before MPI does.
 std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::chrono::milliseconds timeout,
                                                     std::shared_ptr<RankLog> log = nullptr,
-                                                    MpiAllReduce algorithm = MpiAllReduce::direct);
+                                                    MpiAllReduce algorithm = MpiAllReduce::direct,
+                                                    Patience patience = Patience::over_network());
 /// Of `members` alone, which this rank is one of; ranks in its order. Collective over all ranks of the job, each of
 /// which names the members of its own group: groups are disjoint or equal.
 std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::chrono::milliseconds timeout,
                                                     std::span<const Rank> members,
                                                     std::shared_ptr<RankLog> log = nullptr,
-                                                    MpiAllReduce algorithm = MpiAllReduce::direct);
+                                                    MpiAllReduce algorithm = MpiAllReduce::direct,
+                                                    Patience patience = Patience::over_network());
 
 /// Who shares memory with whom. Collective over `world`, a communicator of all ranks; this host alone where MPI does
 /// not run.

@@ -27,12 +27,14 @@ using ConstBytes = std::span<const std::byte>;
 /// Waiting that is quick when the answer is near and polite when it is not, also with more ranks than cores.
 class Backoff {
   public:
+    explicit Backoff(Patience patience) : patience_(patience) {}
+
     void pause() {
         ++pauses_;
-        if (pauses_ < spins) {
+        if (pauses_ < patience_.spins) {
             return;
         }
-        if (pauses_ < yields) {
+        if (pauses_ < patience_.spins + patience_.yields) {
             sched_yield();
         } else {
             std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -40,8 +42,7 @@ class Backoff {
     }
 
   private:
-    static constexpr int spins = 200;
-    static constexpr int yields = 2000;
+    Patience patience_;
     int pauses_ = 0;
 };
 
@@ -169,8 +170,12 @@ std::size_t chunks_in(std::size_t bytes, std::size_t chunk_bytes) {
 
 class MpiCommunicator final : public Communicator {
   public:
-    MpiCommunicator(CommunicatorIdentity identity, MpiAllReduce algorithm)
-        : Communicator(std::move(identity)), algorithm_(algorithm), rank_(index_of(rank())), size_(size()) {
+    MpiCommunicator(CommunicatorIdentity identity, MpiAllReduce algorithm, Patience patience)
+        : Communicator(std::move(identity)),
+          algorithm_(algorithm),
+          patience_(patience),
+          rank_(index_of(rank())),
+          size_(size()) {
         for (const Member& member : this->identity().members) {
             world_ranks_.push_back(member.world_rank);
         }
@@ -334,7 +339,7 @@ class MpiCommunicator final : public Communicator {
     void duplicate_world() {
         MPI_Request request = MPI_REQUEST_NULL;
         check_mpi(MPI_Comm_idup(MPI_COMM_WORLD, &comm_, &request), "MPI_Comm_idup");
-        Backoff backoff;
+        Backoff backoff(patience_);
         for (int done = 0; done == 0; backoff.pause()) {
             check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
             if (done == 0 && Clock::now() > operation().deadline) {
@@ -534,7 +539,7 @@ class MpiCommunicator final : public Communicator {
     }
 
     void wait(Transfers& transfers) {
-        Backoff backoff;
+        Backoff backoff(patience_);
         while (!transfers.done()) {
             bool progressed = false;
             try {
@@ -584,6 +589,7 @@ class MpiCommunicator final : public Communicator {
     }
 
     MpiAllReduce algorithm_;
+    Patience patience_;
     int rank_;
     int size_;
     std::uint64_t sent_bytes_ = 0;
@@ -624,7 +630,7 @@ MpiAllReduce mpi_all_reduce_of(std::string_view name) {
 
 std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::chrono::milliseconds timeout,
                                                     std::span<const Rank> members, std::shared_ptr<RankLog> log,
-                                                    MpiAllReduce algorithm) {
+                                                    MpiAllReduce algorithm, Patience patience) {
     LOCKSTEP_CHECK(mpi_is_running(), "communicator ", purpose, " needs a MpiGuard");
     require_thread_multiple();
     int world_rank = 0;
@@ -639,13 +645,14 @@ std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::ch
     }
     LOCKSTEP_CHECK(std::ranges::find(members, Rank{world_rank}) != members.end(), "rank ", world_rank,
                    " is no member of ", identity.purpose);
-    auto communicator = std::make_unique<MpiCommunicator>(std::move(identity), algorithm);
+    auto communicator = std::make_unique<MpiCommunicator>(std::move(identity), algorithm, patience);
     communicator->exchange_host_names();
     return communicator;
 }
 
 std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::chrono::milliseconds timeout,
-                                                    std::shared_ptr<RankLog> log, MpiAllReduce algorithm) {
+                                                    std::shared_ptr<RankLog> log, MpiAllReduce algorithm,
+                                                    Patience patience) {
     LOCKSTEP_CHECK(mpi_is_running(), "communicator ", purpose, " needs a MpiGuard");
     int size = 0;
     check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
@@ -654,7 +661,7 @@ std::unique_ptr<Communicator> make_mpi_communicator(std::string purpose, std::ch
     for (int rank = 0; rank < size; ++rank) {
         all.push_back(Rank{rank});
     }
-    return make_mpi_communicator(std::move(purpose), timeout, all, std::move(log), algorithm);
+    return make_mpi_communicator(std::move(purpose), timeout, all, std::move(log), algorithm, patience);
 }
 
 }  // namespace lockstep::comm

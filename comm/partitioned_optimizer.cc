@@ -46,11 +46,11 @@ std::int64_t as_signed(std::size_t value) {
 
 }  // namespace
 
-PartitionedOptimizer::PartitionedOptimizer(Communicator& communicator, const FlatLayout& layout,
+PartitionedOptimizer::PartitionedOptimizer(const ShardScope& scope, const FlatLayout& layout,
                                            const Partition& partition, std::span<const at::Tensor> parameters,
                                            const GradientOf& gradient_of, std::unique_ptr<UpdateRule> rule,
                                            PartitionedOptimizerOptions options, GatheredParameters* gathered)
-    : communicator_(communicator),
+    : scope_(scope),
       layout_(layout),
       partition_(partition),
       rule_(std::move(rule)),
@@ -58,16 +58,16 @@ PartitionedOptimizer::PartitionedOptimizer(Communicator& communicator, const Fla
       gathered_(gathered) {
     LOCKSTEP_CHECK_EQ(gathered_ != nullptr, partition.stage() >= ZeroStage::parameters);
     if (!gathered_) {
-        parameters_.emplace(partition.is_cut() ? FlatTensors(layout, communicator, "parameters") : FlatTensors(layout));
+        parameters_.emplace(partition.is_cut() ? FlatTensors(layout, scope.shards, "parameters") : FlatTensors(layout));
         parameters_->adopt(parameters);
     }
     if (options_.keep_average) {
-        average_.emplace(layout_, partition_, communicator_.rank());
+        average_.emplace(layout_, partition_, scope_.shards.rank());
     }
     for (std::size_t i = 0; i < rule_->state_names().size(); ++i) {
-        state_.emplace_back(layout_, partition_, communicator_.rank());
+        state_.emplace_back(layout_, partition_, scope_.shards.rank());
     }
-    for (const OwnedRange& range : partition_.ranges_of(communicator_.rank())) {
+    for (const OwnedRange& range : partition_.ranges_of(scope_.shards.rank())) {
         owned_.push_back(
             {range,
              gathered_ ? gathered_->owned(range)
@@ -122,7 +122,7 @@ double PartitionedOptimizer::step(std::span<const UpdateScalars> scalars) {
     double squares = squared_norm_of_owned(scalars);
     exchange_seconds_ = base::seconds_of([&] {
         if (partition_.is_cut()) {
-            communicator_.all_reduce(Buffer::of(std::span(&squares, 1)), ReduceOp::sum, "gradient norm");
+            scope_.shards.all_reduce(Buffer::of(std::span(&squares, 1)), ReduceOp::sum, "gradient norm");
         }
     });
     const double norm = std::sqrt(squares);
@@ -147,7 +147,7 @@ void PartitionedOptimizer::gather_parameters() {
         return;
     }
     for (std::size_t bucket = 0; bucket < layout_.buckets().size(); ++bucket) {
-        communicator_.all_gather(parameters_->buffer(layout_.buckets()[bucket]), partition_.slices_of_bucket(bucket),
+        scope_.shards.all_gather(parameters_->buffer(layout_.buckets()[bucket]), partition_.slices_of_bucket(bucket),
                                  base::str("parameters of bucket ", bucket));
     }
 }
@@ -157,7 +157,7 @@ void PartitionedOptimizer::broadcast_parameters() {
         return;
     }
     for (const at::Tensor& segment : parameters_->segments()) {
-        communicator_.broadcast(buffer_of(segment), Rank{0}, "initial parameters");
+        scope_.all.broadcast(buffer_of(segment), Rank{0}, "initial parameters");
     }
 }
 

@@ -16,6 +16,7 @@
 #include "comm/gathered_parameters.h"
 #include "comm/partition.h"
 #include "comm/shard.h"
+#include "comm/shard_scope.h"
 #include "comm/update_rule.h"
 
 namespace lockstep::comm {
@@ -43,10 +44,10 @@ class PartitionedOptimizer {
     /// alone.
     using GradientOf = std::function<at::Tensor(const OwnedRange&)>;
 
-    /// Moves `parameters` (in the layout's order) into flat memory of the communicator; with `gathered` (from
+    /// Moves `parameters` (in the layout's order) into flat memory of the scope's communicator; with `gathered` (from
     /// ZeroStage::parameters on, and only then) they stay there, and `parameters` isn't looked at. Collective. Layout,
     /// partition, communicator and `gathered` must outlive it.
-    PartitionedOptimizer(Communicator& communicator, const FlatLayout& layout, const Partition& partition,
+    PartitionedOptimizer(const ShardScope& scope, const FlatLayout& layout, const Partition& partition,
                          std::span<const at::Tensor> parameters, const GradientOf& gradient_of,
                          std::unique_ptr<UpdateRule> rule, PartitionedOptimizerOptions options,
                          GatheredParameters* gathered = nullptr);
@@ -91,7 +92,7 @@ class PartitionedOptimizer {
     template <typename T>
     void update(const Owned& owned, const UpdateScalars& scalars);
 
-    Communicator& communicator_;
+    ShardScope scope_;
     const FlatLayout& layout_;
     const Partition& partition_;
     std::unique_ptr<UpdateRule> rule_;

@@ -5,22 +5,10 @@
 #include <memory>
 
 #include "comm/communicator.h"
+#include "comm/patience.h"
 #include "comm/segment_exchange.h"
 
 namespace lockstep::comm {
-
-/// How a waiting rank spends its time: first it spins, then it lets others run, then it sleeps until it is woken.
-/// Spinning answers soonest; where ranks (or their compute threads) are more than the cores, it takes the core from
-/// those it waits for.
-struct Patience {
-    std::int32_t spins = 2000;
-    std::int32_t yields = 100;
-
-    /// For more ranks than cores.
-    static Patience for_crowded_cores() { return {.spins = 0, .yields = 1000}; }
-    /// For a thread whose rank computes in another one meanwhile.
-    static Patience beside_compute() { return {.spins = 0, .yields = 10}; }
-};
 
 /// The ranks of one node over shared memory.
 ///

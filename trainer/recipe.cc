@@ -114,6 +114,10 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
           "(each micro-step then reduces them), 3 also parameters, gathered block by block while they are used, and "
           "whole at the start, for evaluation and for saving",
           Bounds{0, 3}, Effect::none);
+    visit("optimizer.zero_scope", r.optimizer.zero_scope,
+          "all: one set of shards between all ranks; node: a set in each node, so that parameters never cross the "
+          "network and gradients do as shards, at the price of memory (nodes of equally many ranks)",
+          Choices{"all", "node"}, Effect::none);
 
     visit("schedule.name", r.schedule.name, "rate over the run",
           Choices{"constant", "linear", "cosine", "step", "one_cycle"}, Effect::training);
@@ -425,6 +429,9 @@ void check_recipe(const Recipe& recipe, std::int64_t ranks) {
         refuse("communication.algorithm = \"", recipe.communication.algorithm, "\" would round sums to ",
                recipe.communication.wire,
                " at each rank on their way; use \"direct\", which rounds once, or wire = \"fp32\"");
+    }
+    if (recipe.optimizer.zero_scope == "node" && recipe.optimizer.zero_stage == 0) {
+        refuse("optimizer.zero_scope = \"node\" has no effect at optimizer.zero_stage = 0, which cuts nothing");
     }
     if (is_detector(recipe) && recipe.label_smoothing > 0) {
         refuse("label_smoothing has no meaning for a detector: its targets are soft already");

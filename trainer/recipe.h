@@ -55,6 +55,7 @@ struct Recipe {
         double beta2 = 0.999;
         double weight_decay = 5e-4;
         std::int64_t zero_stage = 0;
+        std::string zero_scope = "all";
     } optimizer;
 
     struct Schedule {

@@ -157,6 +157,7 @@ struct Trainer::State {
     void broadcast_state();
     void start_run_directory(const RunStart& start);
     comm::TrainingBytes bytes_of_rank() const;
+    comm::SentData sent_so_far() const;
     StartFacts start_facts() const;
 
     void train_step(const sharding::Batch& batch, double started);
@@ -215,6 +216,17 @@ std::optional<sharding::Dataset> agreed(std::optional<sharding::Dataset> validat
     return validation;
 }
 
+/// Collective. Gathered parameters are told from those of a node's first rank, where each node holds a set of shards.
+TrainableParameters alike_on_all_nodes(TrainableParameters parameters, const Communicators& comms) {
+    if (comms.parameters && comms.replicas) {
+        const at::NoGradGuard no_grad;
+        for (std::size_t i = 0; i < parameters.tensors.size(); ++i) {
+            comms.gradients.broadcast(comm::buffer_of(parameters.tensors[i]), comm::Rank{0}, parameters.names[i]);
+        }
+    }
+    return parameters;
+}
+
 double ratio(double part, double whole) {
     return whole > 0 ? part / whole : 0;
 }
@@ -230,15 +242,15 @@ Trainer::State::State(Recipe the_recipe, const RunStart& start, Communicators co
       train(sharding::Dataset::open(recipe.data.train)),
       validation(agreed(open_validation_data(recipe, train), train, comms.control)),
       task(make_task(start.checkpoint ? without_initial_weights(recipe) : recipe, train)),
-      parameters(task->network()),
-      reducer(comms.gradients, parameters.reduced(*task, units_to_gather(recipe, *task)),
+      parameters(alike_on_all_nodes(TrainableParameters(task->network()), comms)),
+      reducer(comms.shard_scope(), parameters.reduced(*task, units_to_gather(recipe, *task)),
               recipe.communication.bucket_mib, static_cast<comm::ZeroStage>(recipe.optimizer.zero_stage)),
       gathered(gathers_parameters(recipe)
                    ? std::make_unique<comm::GatheredParameters>(*comms.parameters, reducer.layout(),
                                                                 reducer.partition(), parameters.tensors)
                    : nullptr),
       optimizer(
-          comms.gradients, reducer.layout(), reducer.partition(), parameters.tensors,
+          comms.shard_scope(), reducer.layout(), reducer.partition(), parameters.tensors,
           [this](const comm::OwnedRange& range) { return reducer.owned_gradient(range); }, make_update_rule(recipe),
           {recipe.clip_norm, recipe.ema.enabled}, gathered.get()),
       statistics(buffers_of(task->network())),
@@ -277,7 +289,12 @@ Trainer::State::State(Recipe the_recipe, const RunStart& start, Communicators co
         start_run_directory(start);
         std::fputs(start_table(recipe, start_facts()).c_str(), stderr);
     }
-    sent_before_epoch = comms.gradients.sent();
+    sent_before_epoch = sent_so_far();
+}
+
+/// Of gradients, and what goes with them.
+comm::SentData Trainer::State::sent_so_far() const {
+    return comms.replicas ? comms.gradients.sent() + comms.replicas->sent() : comms.gradients.sent();
 }
 
 /// Collective. A checkpoint may be seen by some ranks only.
@@ -372,7 +389,7 @@ StartFacts Trainer::State::start_facts() const {
             .zero_stage = recipe.optimizer.zero_stage,
             .bytes = bytes_of_rank(),
             .predicted_bytes =
-                comm::predicted_bytes(reducer.layout(), static_cast<std::int32_t>(ranks()), reducer.partition().stage(),
+                comm::predicted_bytes(reducer.layout(), comms.shard_scope().shards.size(), reducer.partition().stage(),
                                       optimizer.state_names().size(), recipe.ema.enabled),
             .progress = progress};
 }
@@ -589,7 +606,7 @@ void Trainer::State::finish_epoch() {
                  {"data_wait_fraction", ratio(epoch_sums.wait, epoch_sums.seconds)},
                  {"exposed_communication_fraction", ratio(epoch_sums.exposed, epoch_sums.seconds)},
                  {"rank_skew_fraction", ratio(epoch_sums.skew, epoch_sums.seconds)}};
-    const comm::SentData sent = comms.gradients.sent() - sent_before_epoch;
+    const comm::SentData sent = sent_so_far() - sent_before_epoch;
     if (sent.bytes > 0) {
         line["gradients_sent_mib"] = static_cast<double>(sent.bytes) / (1 << 20);
     }
@@ -638,10 +655,11 @@ std::map<std::string, at::Tensor> Trainer::State::named_buffers() {
     return tensors;
 }
 
-/// What this rank writes of parameters, averages and optimizer state. Where nothing is cut, rank 0 writes all.
+/// What this rank writes of parameters, averages and optimizer state. Where nothing is cut, rank 0 writes all; where
+/// each node holds all shards, the first node does.
 std::vector<TensorPiece> Trainer::State::pieces_to_save() const {
     std::vector<TensorPiece> pieces;
-    if (!reducer.partition().is_cut() && !is_first()) {
+    if ((!reducer.partition().is_cut() && !is_first()) || comms.is_replica()) {
         return pieces;
     }
     for (const comm::OwnedPiece& piece : optimizer.owned_pieces()) {
@@ -742,7 +760,7 @@ void Trainer::State::close_epoch_sums() {
     training_wait += epoch_sums.wait;
     training_images += epoch_sums.images;
     epoch_sums = {};
-    sent_before_epoch = comms.gradients.sent();
+    sent_before_epoch = sent_so_far();
 }
 
 void Trainer::State::finish_run() {

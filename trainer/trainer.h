@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "comm/communicator.h"
+#include "comm/shard_scope.h"
 #include "comm/topology.h"
 #include "sharding/dataset.h"
 #include "trainer/checkpoint.h"
@@ -18,6 +19,16 @@ struct Communicators {
     comm::Communicator& batch_norm;
     comm::Communicator& control;
     comm::Communicator* parameters = nullptr;  ///< gathers them; needed where gathers_parameters(recipe)
+    /// Where each node holds a set of shards (optimizer.zero_scope): the ranks of this node, and those with this one's
+    /// place on every node; `parameters` are this node's ranks then, too.
+    comm::Communicator* shards = nullptr;
+    comm::Communicator* replicas = nullptr;
+
+    comm::ShardScope shard_scope() const {
+        return shards ? comm::ShardScope(gradients, *shards, *replicas) : comm::ShardScope(gradients);
+    }
+    /// Whether this rank's shard is also another's, who speaks for it.
+    bool is_replica() const { return replicas && comm::index_of(replicas->rank()) > 0; }
 };
 
 /// Where a run lies, on storage that all ranks see, and what it continues from.

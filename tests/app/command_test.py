@@ -265,6 +265,25 @@ class Command(unittest.TestCase):
             losses[stage] = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])["loss"]
         self.assertAlmostEqual(losses[0], losses[3], delta=1e-3 * losses[0])
 
+    def test_shards_of_each_node_train_save_and_resume_elsewhere(self):
+        losses = {}
+        settings = ["--set", "communication.topology=2x2", "--set", "batch_norm=sync", "--set", "communication.algorithm=direct"]
+        by_node = ["--set", "optimizer.zero_stage=3", "--set", "optimizer.zero_scope=node"]
+        for name, more in (("whole", ["--set", "optimizer.zero_stage=0"]), ("by-node", by_node)):
+            out = self.folder / name
+            result = run("train", self.recipe, "--out", out, *settings, *more, "--set", "epochs=3", "--set", "max_steps=4", ranks=4)
+            self.assertEqual(0, result.returncode, result.stderr[-2000:])
+            (out / "summary.json").unlink()  # as if it had been killed
+            result = run("train", self.recipe, "--resume", out, "--set", "batch_norm=sync", "--set", "optimizer.zero_stage=0", "--set", "epochs=3",
+                         "--set", "max_steps=6", ranks=2)
+            self.assertEqual(0, result.returncode, result.stderr[-2000:])
+            losses[name] = [json.loads(line)["loss"] for line in (out / "metrics.jsonl").read_text().splitlines()]
+        self.assertEqual(len(losses["whole"]), len(losses["by-node"]))
+        for whole, by_node in zip(losses["whole"], losses["by-node"]):
+            self.assertAlmostEqual(whole, by_node, delta=1e-3 * whole)
+        self.expect_refused(run("train", self.recipe, "--out", self.folder / "uneven", *settings[2:], "--set", "communication.topology=flat",
+                                "--set", "optimizer.zero_stage=1", "--set", "optimizer.zero_scope=node", ranks=2), 2, "every node")
+
     def test_ranks_with_other_settings_of_communication_all_say_so(self):
         out = self.folder / "apart"
         script = 'exec "$0" train "$1" --out "$2" --set communication.topology=$([ "$OMPI_COMM_WORLD_RANK" = 1 ] && echo flat || echo auto)'

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/text.h"
 #include "comm/gradient_reducer.h"
 #include "comm/job_communicators.h"
@@ -114,6 +115,8 @@ struct Settings {
     int micro_steps = 1;
     bool last_rank_is_empty = false;
     at::ScalarType type = at::kFloat;
+    std::string topology = "auto";
+    bool shards_by_node = false;
 };
 
 std::unique_ptr<UpdateRule> make_rule(Rule rule) {
@@ -131,16 +134,28 @@ struct Trained {
     std::uint64_t most_gathered = 0;
 };
 
-std::unique_ptr<Communicator> make_ranks() {
-    return JobCommunicators({.topology = "auto", .timeout = tests::test_timeout})
-        .make("test", {.beside_compute = true});
+JobShape shape_of(const std::string& topology) {
+    return {.topology = topology, .timeout = tests::test_timeout};
+}
+
+std::unique_ptr<Communicator> make_ranks(const std::string& topology = "auto") {
+    return JobCommunicators(shape_of(topology)).make("test", {.beside_compute = true});
 }
 
 Trained train(Communicator& ranks, const Settings& settings, int steps) {
+    const JobCommunicators job(shape_of(settings.topology));
+    std::unique_ptr<Communicator> shards, replicas, parameter_ranks;
+    if (settings.shards_by_node) {
+        shards = job.make_inside_node("shards");
+        replicas = job.make_across_nodes("replicas");
+        parameter_ranks = job.make_inside_node("parameters");
+    } else {
+        parameter_ranks = job.make("parameters", {.beside_compute = true});
+    }
+    const ShardScope scope = shards ? ShardScope(ranks, *shards, *replicas) : ShardScope(ranks);
     Network network(settings.type);
     constexpr double bucket_mib = 512.0 / (1 << 20);  // several buckets, some of one tensor, some of more
-    GradientReducer reducer(ranks, network.reduced, bucket_mib, settings.stage);
-    const auto parameter_ranks = make_ranks();
+    GradientReducer reducer(scope, network.reduced, bucket_mib, settings.stage);
     std::unique_ptr<GatheredParameters> gathered;
     if (settings.stage >= ZeroStage::parameters) {
         gathered = std::make_unique<GatheredParameters>(*parameter_ranks, reducer.layout(), reducer.partition(),
@@ -148,7 +163,7 @@ Trained train(Communicator& ranks, const Settings& settings, int steps) {
         reducer.report_to(*gathered);
     }
     PartitionedOptimizer optimizer(
-        ranks, reducer.layout(), reducer.partition(), network.tensors,
+        scope, reducer.layout(), reducer.partition(), network.tensors,
         [&](const OwnedRange& range) { return reducer.owned_gradient(range); }, make_rule(settings.rule),
         {.clip_norm = settings.clip_norm, .keep_average = true}, gathered.get());
     optimizer.broadcast_parameters();
@@ -199,8 +214,9 @@ Trained train(Communicator& ranks, const Settings& settings, int steps) {
     }
     trained.bytes = optimizer.bytes();
     trained.bytes.gradients = reducer.gradient_bytes();
-    trained.predicted = predicted_bytes(reducer.layout(), ranks.size(), settings.stage, optimizer.state_names().size(),
-                                        /*keeps_average=*/true);
+    trained.predicted =
+        predicted_bytes(reducer.layout(), scope.shards.size(), settings.stage, optimizer.state_names().size(),
+                        /*keeps_average=*/true);
     return trained;
 }
 
@@ -236,6 +252,43 @@ TEST(PartitionedOptimizer, ShardsGiveTheUnshardedParametersBitForBit) {
                 }
             }
         }
+    }
+}
+
+/// Sums go inside the nodes first and then across, as in the hierarchical all-reduce that the whole training takes.
+TEST(PartitionedOptimizer, ShardsOfEachNodeGiveTheUnshardedParametersBitForBit) {
+    const auto world = make_ranks();
+    if (world->size() % 2 != 0 || world->size() < 4) {
+        GTEST_SKIP() << world->size() << " ranks are no two nodes of equally many ranks, two or more";
+    }
+    const std::string topology = base::str("2x", world->size() / 2);
+    const auto ranks = make_ranks(topology);
+    for (const Rule rule : {Rule::sgd, Rule::adamw}) {
+        const Trained whole = train(*ranks, {.rule = rule, .topology = topology}, steps);
+        for (const ZeroStage stage : {ZeroStage::state, ZeroStage::gradients, ZeroStage::parameters}) {
+            const Settings settings{.stage = stage, .rule = rule, .topology = topology, .shards_by_node = true};
+            const Trained sharded = train(*ranks, settings, steps);
+            for (std::size_t i = 0; i < whole.parameters.size(); ++i) {
+                EXPECT_TRUE(at::equal(sharded.parameters[i], whole.parameters[i])) << label(settings) << " " << i;
+                EXPECT_TRUE(at::equal(sharded.averages[i], whole.averages[i])) << label(settings) << " " << i;
+            }
+            constexpr double lines_of_buckets = 64 * 10 * 4;
+            EXPECT_NEAR(static_cast<double>(sharded.bytes.all()), static_cast<double>(sharded.predicted.all()),
+                        0.03 * static_cast<double>(sharded.predicted.all()) + lines_of_buckets)
+                << label(settings);
+            Settings clipped = settings;
+            clipped.clip_norm = 0.5;
+            const Trained clipped_whole = train(*ranks, {.rule = rule, .clip_norm = 0.5, .topology = topology}, 5);
+            EXPECT_LT(largest_difference(train(*ranks, clipped, 5).parameters, clipped_whole.parameters), 1e-4)
+                << label(clipped);
+        }
+    }
+}
+
+TEST(JobCommunicators, ShardsOfEachNodeTakeEvenNodesOfSeveralRanks) {
+    const auto world = make_ranks();
+    if (world->size() > 1) {
+        EXPECT_THROW(JobCommunicators(shape_of("flat")).make_inside_node("shards"), base::UsageError);
     }
 }
 
