@@ -19,8 +19,14 @@ CommunicatorIdentity without_log(CommunicatorIdentity identity) {
 
 class HostStagedCommunicator final : public Communicator {
   public:
-    HostStagedCommunicator(std::unique_ptr<Communicator> inner, std::shared_ptr<DeviceMemory> device)
-        : Communicator(without_log(inner->identity())), inner_(std::move(inner)), device_(std::move(device)) {}
+    HostStagedCommunicator(std::unique_ptr<Communicator> inner, std::shared_ptr<DeviceMemory> device,
+                           std::size_t piece_bytes)
+        : Communicator(without_log(inner->identity())),
+          inner_(std::move(inner)),
+          device_(std::move(device)),
+          piece_bytes_(piece_bytes) {
+        LOCKSTEP_CHECK_GE(piece_bytes_, size_of(DataType::f64), "an element of every type fits into a piece");
+    }
 
     SentData sent() const override { return inner_->sent(); }
 
@@ -74,7 +80,7 @@ class HostStagedCommunicator final : public Communicator {
     /// visit(page-locked memory of the piece's size, the piece), in order; pieces are the same on every rank.
     template <typename Visit>
     void for_each_piece(const Buffer& buffer, Visit visit) {
-        const std::size_t most = piece_bytes / size_of(buffer.type);
+        const std::size_t most = piece_bytes_ / size_of(buffer.type);
         for (std::size_t begin = 0; begin < buffer.count; begin += most) {
             const Slice piece{begin, std::min(begin + most, buffer.count)};
             Buffer staged{nullptr, piece.count(), buffer.type};
@@ -87,7 +93,7 @@ class HostStagedCommunicator final : public Communicator {
     std::byte* staging_of(std::size_t bytes) {
         if (staging_bytes_ < bytes) {
             pinned_ = nullptr;
-            staging_bytes_ = std::bit_ceil(std::max(bytes, least_staging_bytes));
+            staging_bytes_ = std::max(std::bit_ceil(bytes), least_staging_bytes);
             staging_ = inner_->allocate(staging_bytes_, "staging of device memory");
             pinned_ = device_->pin({staging_.get(), staging_bytes_});
         }
@@ -127,11 +133,11 @@ class HostStagedCommunicator final : public Communicator {
 
     std::size_t self() const { return static_cast<std::size_t>(index_of(rank())); }
 
-    static constexpr std::size_t piece_bytes = 16 << 20;
     static constexpr std::size_t least_staging_bytes = 64 << 10;
 
     std::unique_ptr<Communicator> inner_;
     std::shared_ptr<DeviceMemory> device_;
+    std::size_t piece_bytes_;
     std::shared_ptr<std::byte> staging_;
     std::shared_ptr<void> pinned_;  ///< goes before the memory
     std::size_t staging_bytes_ = 0;
@@ -140,8 +146,9 @@ class HostStagedCommunicator final : public Communicator {
 }  // namespace
 
 std::unique_ptr<Communicator> make_host_staged_communicator(std::unique_ptr<Communicator> inner,
-                                                            std::shared_ptr<DeviceMemory> device) {
-    return std::make_unique<HostStagedCommunicator>(std::move(inner), std::move(device));
+                                                            std::shared_ptr<DeviceMemory> device,
+                                                            std::size_t piece_bytes) {
+    return std::make_unique<HostStagedCommunicator>(std::move(inner), std::move(device), piece_bytes);
 }
 
 }  // namespace lockstep::comm

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
 
 #include "comm/communicator.h"
@@ -12,6 +13,7 @@ namespace lockstep::comm {
 /// Slower than NCCL, but right where NCCL refuses: ranks that share a device. Results are `inner`'s, bit for bit.
 /// allocate() gives memory of the device. Not collective.
 std::unique_ptr<Communicator> make_host_staged_communicator(std::unique_ptr<Communicator> inner,
-                                                            std::shared_ptr<DeviceMemory> device);
+                                                            std::shared_ptr<DeviceMemory> device,
+                                                            std::size_t piece_bytes = std::size_t{16} << 20);
 
 }  // namespace lockstep::comm
