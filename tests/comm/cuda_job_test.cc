@@ -47,8 +47,8 @@ std::string missing_devices(const char* fakes) {
 
 void expect_all_collectives(const JobCommunicators& job, tests::Averages averages) {
     tests::OnDeviceCommunicator ranks(job.make("test", {.on_device = true}), job.device_memory());
-    for (const DataType type : tests::all_types) {
-        for (const std::size_t count : {0, 7, 1000, 20011}) {
+    for (const DataType type : {DataType::f32, DataType::f16, DataType::i64, DataType::u8}) {
+        for (const std::size_t count : {7, 20011}) {
             tests::expect_closed_forms(ranks, type, count, tests::Memory::any, averages);
         }
     }

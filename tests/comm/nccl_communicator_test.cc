@@ -81,7 +81,7 @@ TEST_P(NcclSizes, EveryCollectiveGivesTheClosedForm) {
     on_ranks(GetParam(), patient, [](Rank rank, const Join& join) {
         OnDeviceCommunicator ranks(join(), make_cuda_memory(index_of(rank)));
         for (const DataType type : tests::types_to_check()) {
-            for (const std::size_t count : {0, 1, 7, 1000, 20011}) {
+            for (const std::size_t count : {0, 7, 20011}) {
                 tests::expect_closed_forms(ranks, type, count, Memory::any, Averages::of_parts_divided);
             }
         }
@@ -348,8 +348,8 @@ TEST_P(Composed, EveryCollectiveGivesTheClosedForm) {
         OnDeviceCommunicator ranks(
             make_hierarchical_communicator(std::move(identity), topology, std::move(inside), std::move(across), memory),
             memory);
-        for (const DataType type : tests::types_to_check()) {
-            for (const std::size_t count : {0, 7, 1000, 10007}) {
+        for (const DataType type : {DataType::f32, DataType::bf16, DataType::i64}) {
+            for (const std::size_t count : {7, 10007}) {
                 tests::expect_closed_forms(ranks, type, count, Memory::any);
             }
         }

@@ -18,11 +18,14 @@ class OnDeviceCommunicator final : public Communicator {
   private:
     template <typename Body>
     void on_device(const Buffer& buffer, Body body) {
-        const auto memory = inner_->allocate(buffer.bytes(), "test buffer");
+        if (bytes_ < buffer.bytes()) {
+            bytes_ = buffer.bytes();
+            memory_ = inner_->allocate(bytes_, "test buffer");
+        }
         auto* const host = static_cast<std::byte*>(buffer.data);
-        device_->copy(memory.get(), host, buffer.bytes(), operation().deadline);
-        body(Buffer{memory.get(), buffer.count, buffer.type});
-        device_->copy(host, memory.get(), buffer.bytes(), operation().deadline);
+        device_->copy(memory_.get(), host, buffer.bytes(), operation().deadline);
+        body(Buffer{memory_.get(), buffer.count, buffer.type});
+        device_->copy(host, memory_.get(), buffer.bytes(), operation().deadline);
     }
 
     void do_all_reduce(const Buffer& buffer, ReduceOp op) override {
@@ -44,6 +47,8 @@ class OnDeviceCommunicator final : public Communicator {
 
     std::unique_ptr<Communicator> inner_;
     std::shared_ptr<DeviceMemory> device_;
+    std::shared_ptr<std::byte> memory_;
+    std::size_t bytes_ = 0;
 };
 
 }  // namespace lockstep::comm::tests
