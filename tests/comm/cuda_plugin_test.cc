@@ -1,9 +1,12 @@
 // The plugin's file, and what is pure around it. Nothing here needs a device or a driver.
 #include "comm/cuda_plugin.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -42,8 +45,20 @@ TEST(CudaPlugin, IsNotAnyFile) {
 }
 
 TEST(CudaPlugin, OfAnotherVersionMakesNothing) {
-    EXPECT_EQ(cuda_plugin_file().filename(), "liblockstep_cuda.so");
-    EXPECT_TRUE(cuda_plugin_file().is_absolute());
+    void* const library = dlopen(PLUGIN, RTLD_NOW | RTLD_LOCAL);
+    ASSERT_NE(library, nullptr) << dlerror();
+    auto* const entry = reinterpret_cast<CudaPluginEntry*>(dlsym(library, "lockstep_cuda_plugin"));
+    ASSERT_NE(entry, nullptr) << dlerror();
+    std::shared_ptr<const CudaPlugin> plugin;
+    const std::string version = entry("0.0.0-other", plugin);
+    EXPECT_EQ(plugin, nullptr);
+    entry(version.c_str(), plugin);
+    EXPECT_NE(plugin, nullptr) << "of version " << version;
+}
+
+TEST(CudaPlugin, IsLookedForBesideTheProgram) {
+    EXPECT_EQ(cuda_plugin_file(),
+              std::filesystem::read_symlink("/proc/self/exe").parent_path() / "liblockstep_cuda.so");
 }
 
 TEST(SharedDevices, AreFoundByPlaceAndByUuid) {
