@@ -22,7 +22,7 @@ pip_version=26.3
 # LibTorch, and the two CUDA libraries that libtorch_cpu.so asks the loader for even where there is no GPU.
 torch_wheels=(torch==2.11.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
 
-# --cuda: the headers that the runtime's include, and NCCL.
+# --cuda and test: the headers that the runtime's include, and NCCL, for liblockstep_cuda.so.
 cuda_wheels=(nvidia-cuda-crt==13.0.88 nvidia-nccl-cu13==2.28.9)
 
 # What the tests compare with.

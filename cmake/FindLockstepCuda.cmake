@@ -1,25 +1,31 @@
-# The CUDA runtime and NCCL inside the wheels of .venv, as the imported targets lockstep::cuda_runtime and lockstep::nccl. The
-# wheels have no unversioned libNAME.so, which CMake's own modules look for. A CUDA toolkit on the machine is not looked at.
+# The CUDA runtime and NCCL inside the wheels of .venv, as the imported targets lockstep::cuda_runtime and lockstep::nccl, and
+# lockstep::cuda_headers, which links nothing. The wheels have no unversioned libNAME.so, which CMake's own modules look for. A
+# CUDA toolkit on the machine is not looked at. Where wheels are missing, LockstepCuda_FOUND is false.
 
 file(GLOB _nvidia ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/nvidia)
-
-function(_lockstep_cuda_target NAME HEADERS LIBRARY)
-  set(DIRECTORY ${_nvidia}/${ARGV3})
-  foreach(FILE ${HEADERS})
-    if(NOT EXISTS "${DIRECTORY}/include/${FILE}")
-      message(FATAL_ERROR "LOCKSTEP_CUDA is on and ${FILE} is not in .venv. ./run build --cuda installs it.")
-    endif()
-  endforeach()
-  if(NOT EXISTS "${DIRECTORY}/lib/${LIBRARY}")
-    message(FATAL_ERROR "LOCKSTEP_CUDA is on and ${LIBRARY} is not in .venv. ./run build --cuda installs it.")
+set(_missing)
+foreach(_file cu13/include/cuda_runtime_api.h cu13/include/crt/host_defines.h cu13/lib/libcudart.so.13 nccl/include/nccl.h
+        nccl/lib/libnccl.so.2)
+  if(NOT EXISTS "${_nvidia}/${_file}")
+    list(APPEND _missing ${_file})
   endif()
-  add_library(lockstep::${NAME} SHARED IMPORTED GLOBAL)
-  set_target_properties(lockstep::${NAME} PROPERTIES
-    IMPORTED_LOCATION ${DIRECTORY}/lib/${LIBRARY} IMPORTED_SONAME ${LIBRARY}
-    INTERFACE_INCLUDE_DIRECTORIES ${DIRECTORY}/include)
-endfunction()
+endforeach()
+if(_missing)
+  set(LockstepCuda_FOUND FALSE)
+  if(LockstepCuda_FIND_REQUIRED)
+    list(JOIN _missing ", " _missing)
+    message(FATAL_ERROR "LOCKSTEP_CUDA is on and these are not in .venv: ${_missing}. ./run build --cuda installs them.")
+  endif()
+  return()
+endif()
 
-_lockstep_cuda_target(cuda_runtime "cuda_runtime_api.h;crt/host_defines.h" libcudart.so.13 cu13)
-_lockstep_cuda_target(nccl nccl.h libnccl.so.2 nccl)
-target_link_libraries(lockstep::nccl INTERFACE lockstep::cuda_runtime)
+add_library(lockstep::cuda_headers INTERFACE IMPORTED GLOBAL)
+target_include_directories(lockstep::cuda_headers INTERFACE ${_nvidia}/cu13/include ${_nvidia}/nccl/include)
+foreach(_part "cuda_runtime;cu13/lib;libcudart.so.13" "nccl;nccl/lib;libnccl.so.2")
+  list(POP_FRONT _part _name _folder _library)
+  add_library(lockstep::${_name} SHARED IMPORTED GLOBAL)
+  set_target_properties(lockstep::${_name} PROPERTIES
+    IMPORTED_LOCATION ${_nvidia}/${_folder}/${_library} IMPORTED_SONAME ${_library})
+  target_link_libraries(lockstep::${_name} INTERFACE lockstep::cuda_headers)
+endforeach()
 set(LockstepCuda_FOUND TRUE)

@@ -34,11 +34,12 @@ constexpr std::size_t small_bytes = 16 << 10;
 class HierarchicalCommunicator final : public Communicator {
   public:
     HierarchicalCommunicator(CommunicatorIdentity identity, Topology topology, std::unique_ptr<Communicator> inside,
-                             std::unique_ptr<Communicator> across)
+                             std::unique_ptr<Communicator> across, std::shared_ptr<DeviceMemory> device)
         : Communicator(std::move(identity)),
           topology_(std::move(topology)),
           inside_(std::move(inside)),
           across_(std::move(across)),
+          device_(std::move(device)),
           lanes_(lanes_of(topology_)),
           node_(topology_.node_of(rank())),
           local_rank_(topology_.local_rank_of(rank())),
@@ -186,8 +187,14 @@ class HierarchicalCommunicator final : public Communicator {
     }
 
     void finish(const Buffer& part, ReduceOp op) const {
-        if (op == ReduceOp::average) {
-            divide(static_cast<std::byte*>(part.data), part.count, part.type, size());
+        auto* const data = static_cast<std::byte*>(part.data);
+        if (op == ReduceOp::average && device_ != nullptr) {
+            std::vector<std::byte> on_host(part.bytes());
+            device_->copy(on_host.data(), data, on_host.size(), operation().deadline);
+            divide(on_host.data(), part.count, part.type, size());
+            device_->copy(data, on_host.data(), on_host.size(), operation().deadline);
+        } else if (op == ReduceOp::average) {
+            divide(data, part.count, part.type, size());
         }
     }
 
@@ -253,21 +260,28 @@ class HierarchicalCommunicator final : public Communicator {
     /// A copy of the buffer's slices in lane order; valid until the next one.
     Buffer packed(const Buffer& buffer, std::span<const Slice> slices, const LaneOrder& order) {
         const std::size_t bytes = order.count * size_of(buffer.type);
-        if (scratch_.size() < bytes) {
-            scratch_.resize(bytes);
+        if (scratch_bytes_ < bytes) {
+            scratch_ = device_ != nullptr
+                           ? device_->allocate(bytes)
+                           : std::shared_ptr<std::byte>(new std::byte[bytes], std::default_delete<std::byte[]>());
+            scratch_bytes_ = bytes;
         }
-        const Buffer work{scratch_.data(), order.count, buffer.type};
+        const Buffer work{scratch_.get(), order.count, buffer.type};
         for (std::size_t owner = 0; owner < slices.size(); ++owner) {
             copy(buffer, slices[owner], work, order.places[owner]);
         }
         return work;
     }
 
-    static void copy(const Buffer& from, const Slice& source, const Buffer& to, const Slice& destination) {
+    void copy(const Buffer& from, const Slice& source, const Buffer& to, const Slice& destination) const {
         const std::size_t width = size_of(from.type);
-        if (source.count() > 0) {
-            std::memcpy(static_cast<std::byte*>(to.data) + destination.begin * width,
-                        static_cast<const std::byte*>(from.data) + source.begin * width, source.count() * width);
+        const std::size_t bytes = source.count() * width;
+        std::byte* const target = static_cast<std::byte*>(to.data) + destination.begin * width;
+        const std::byte* const origin = static_cast<const std::byte*>(from.data) + source.begin * width;
+        if (device_ != nullptr) {
+            device_->copy(target, origin, bytes, operation().deadline);
+        } else if (bytes > 0) {
+            std::memcpy(target, origin, bytes);
         }
     }
 
@@ -297,20 +311,23 @@ class HierarchicalCommunicator final : public Communicator {
     Topology topology_;
     std::unique_ptr<Communicator> inside_;
     std::unique_ptr<Communicator> across_;
+    std::shared_ptr<DeviceMemory> device_;  ///< of buffers and scratch; null: the host's
     std::int32_t lanes_;
     std::int32_t node_;
     std::int32_t local_rank_;
     bool is_node_uneven_;
-    std::vector<std::byte> scratch_;
+    std::shared_ptr<std::byte> scratch_;
+    std::size_t scratch_bytes_ = 0;
 };
 
 }  // namespace
 
 std::unique_ptr<Communicator> make_hierarchical_communicator(CommunicatorIdentity identity, Topology topology,
                                                              std::unique_ptr<Communicator> inside,
-                                                             std::unique_ptr<Communicator> across) {
+                                                             std::unique_ptr<Communicator> across,
+                                                             std::shared_ptr<DeviceMemory> device) {
     return std::make_unique<HierarchicalCommunicator>(std::move(identity), std::move(topology), std::move(inside),
-                                                      std::move(across));
+                                                      std::move(across), std::move(device));
 }
 
 }  // namespace lockstep::comm

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "comm/communicator.h"
+#include "comm/device_memory.h"
 #include "comm/topology.h"
 
 namespace lockstep::comm {
@@ -16,10 +17,13 @@ namespace lockstep::comm {
 /// leave a node as 16 bits, which is what halves the traffic.
 ///
 /// `inside` are the ranks of this rank's node in the topology's order. `across` are the ranks of this rank's lane in
-/// the order of nodes; null where the rank has no lane (lane_of). Neither is looked at for what carries it. Collective.
+/// the order of nodes; null where the rank has no lane (lane_of). Neither is looked at for what carries it. `device`:
+/// where buffers lie that both communicators take; null: in the host's memory. An average over a device's memory is
+/// divided by the host, a copy to and fro. Collective.
 std::unique_ptr<Communicator> make_hierarchical_communicator(CommunicatorIdentity identity, Topology topology,
                                                              std::unique_ptr<Communicator> inside,
-                                                             std::unique_ptr<Communicator> across);
+                                                             std::unique_ptr<Communicator> across,
+                                                             std::shared_ptr<DeviceMemory> device = nullptr);
 
 /// How many lanes there are.
 std::int32_t lanes_of(const Topology& topology);

@@ -8,9 +8,12 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/resources.h"
 #include "base/text.h"
+#include "comm/cuda_plugin.h"
 #include "comm/hierarchical_communicator.h"
+#include "comm/host_staged_communicator.h"
 #include "comm/mpi.h"
 #include "comm/mpi_check.h"
 #include "comm/segment_exchange.h"
@@ -70,6 +73,50 @@ bool is_any_machine_crowded(Communicator& world, const Topology& machines) {
     return false;
 }
 
+/// A rank's way to its device.
+struct Cuda {
+    std::shared_ptr<const CudaPlugin> plugin;
+    std::int32_t device = 0;
+    std::shared_ptr<DeviceMemory> memory;
+    std::vector<std::string> shared;  ///< see shared_devices
+};
+
+/// Collective: all ranks throw where one can't.
+Cuda open_cuda(Communicator& world, const Topology& machines, const JobShape& shape) {
+    Cuda cuda;
+    DeviceIdentity identity;
+    std::string failure;
+    try {
+        cuda.plugin = open_cuda_plugin(shape.cuda_plugin.empty() ? cuda_plugin_file() : shape.cuda_plugin);
+        cuda.device = machines.local_rank_of(world.rank()) % cuda.plugin->devices();
+        identity = cuda.plugin->identity_of(cuda.device);
+        cuda.memory = cuda.plugin->memory_of(cuda.device);
+    } catch (const base::Error& error) {
+        failure = error.what();
+    }
+    const std::vector<std::string> failures = world.all_gather_texts(failure, "CUDA");
+    for (std::size_t rank = 0; rank < failures.size(); ++rank) {
+        if (!failures[rank].empty()) {
+            throw base::Error(
+                base::str("CUDA can't be used on ", world.identity().members[rank].name(), ": ", failures[rank]));
+        }
+    }
+    const std::vector<std::string> uuids = world.all_gather_texts(identity.uuid, "devices");
+    const std::vector<std::string> buses = world.all_gather_texts(identity.bus, "devices");
+    std::vector<DeviceIdentity> identities;
+    for (std::size_t rank = 0; rank < uuids.size(); ++rank) {
+        identities.push_back({uuids[rank], buses[rank]});
+    }
+    cuda.shared = shared_devices(identities, machines);
+    if (!cuda.shared.empty() && world.rank() == Rank{0}) {
+        base::log_warning(base::str(base::join(cuda.shared, "; "),
+                                    ". NCCL refuses that: all buffers on devices go through page-locked memory of the "
+                                    "host and over the CPU's communicators, which is much slower. Start one rank for "
+                                    "each device"));
+    }
+    return cuda;
+}
+
 }  // namespace
 
 Topology shaped(const Topology& detected, std::string_view shape) {
@@ -110,6 +157,7 @@ struct JobCommunicators::State {
     Topology topology;
     bool is_crowded;
     std::shared_ptr<RankLog> log;
+    Cuda cuda;
 
     bool shares_memory() const { return topology.nodes() < topology.ranks(); }
 
@@ -138,7 +186,9 @@ struct JobCommunicators::State {
         return make_shared_memory_communicator(std::move(identity), exchange_over(std::move(meeting)), patience);
     }
 
-    std::unique_ptr<Communicator> across_nodes(const std::string& purpose, const CommunicatorUse& use) const {
+    /// Over MPI; null where the rank has no lane.
+    std::unique_ptr<Communicator> lane(const std::string& purpose, const std::shared_ptr<RankLog>& its_log,
+                                       Patience patience = Patience::over_network()) const {
         // Every rank takes part in making the lanes' communicators; one without a lane makes one of its own and drops
         // it.
         const std::int32_t local = topology.local_rank_of(rank);
@@ -147,12 +197,71 @@ struct JobCommunicators::State {
         // A rank that waits inside its node for one that hangs must be the first to speak, and not be blamed itself.
         constexpr std::chrono::seconds longer{3};
         auto communicator =
-            make_mpi_communicator(purpose, shape.timeout + longer, members, log, shape.algorithm, over_network(use));
-        return has_lane ? with_wire(std::move(communicator), use.wire) : nullptr;
+            make_mpi_communicator(purpose, shape.timeout + longer, members, its_log, shape.algorithm, patience);
+        return has_lane ? std::move(communicator) : nullptr;
+    }
+
+    std::unique_ptr<Communicator> across_nodes(const std::string& purpose, const CommunicatorUse& use) const {
+        auto communicator = lane(purpose, log, over_network(use));
+        return communicator ? with_wire(std::move(communicator), use.wire) : nullptr;
     }
 
     static Patience over_network(const CommunicatorUse& use) {
         return use.beside_compute ? Patience::beside_compute() : Patience::over_network();
+    }
+
+    CommunicatorIdentity identity_of_all(const std::string& purpose) const {
+        CommunicatorIdentity identity{purpose, rank, {}, shape.timeout, log};
+        for (std::int32_t member = 0; member < topology.ranks(); ++member) {
+            identity.members.push_back({member, topology.host_of(Rank{member})});
+        }
+        return identity;
+    }
+
+    std::unique_ptr<Communicator> on_host(const std::string& purpose, const CommunicatorUse& use) const {
+        if (!mpi_is_running()) {
+            return make_single_communicator();
+        }
+        const DataType wire = topology.nodes() > 1 ? use.wire : DataType::f32;  // nothing is rounded that goes nowhere
+        if (!shares_memory()) {
+            return with_wire(make_mpi_communicator(purpose, shape.timeout, log, shape.algorithm, over_network(use)),
+                             wire);
+        }
+        if (topology.nodes() == 1) {
+            return inside_node(purpose, use.beside_compute);
+        }
+        auto inside = inside_node(base::str(purpose, ", inside a node"), use.beside_compute);
+        auto across = across_nodes(base::str(purpose, ", across nodes"), use);
+        return make_hierarchical_communicator(identity_of_all(purpose), topology, std::move(inside), std::move(across));
+    }
+
+    std::unique_ptr<Communicator> on_device(const std::string& purpose, const CommunicatorUse& use) const {
+        LOCKSTEP_CHECK(cuda.plugin, purpose, " is for device memory, and JobShape::cuda is off");
+        if (!cuda.shared.empty()) {
+            return make_host_staged_communicator(on_host(purpose, use), cuda.memory);
+        }
+        if (use.wire != DataType::f32 && topology.nodes() > 1) {
+            throw base::UsageError(base::str("wire type ", name_of(use.wire), " of ", purpose,
+                                             " can't take effect over NCCL, which sends values as they are: use fp32"));
+        }
+        const auto over_nccl = [&](std::unique_ptr<Communicator> meeting) {
+            CommunicatorIdentity identity = meeting->identity();
+            identity.log = log;
+            return cuda.plugin->make_nccl_communicator(std::move(identity), std::move(meeting), cuda.device);
+        };
+        if (!mpi_is_running()) {
+            return cuda.plugin->make_nccl_communicator(identity_of_all(purpose), make_single_communicator(),
+                                                       cuda.device);
+        }
+        if (shape.topology == "auto" || !shares_memory() || topology.nodes() == 1) {
+            return over_nccl(make_mpi_communicator(purpose, shape.timeout));
+        }
+        auto inside = over_nccl(make_mpi_communicator(base::str(purpose, ", inside a node"), shape.timeout,
+                                                      topology.ranks_of_node(topology.node_of(rank))));
+        auto meeting = lane(base::str(purpose, ", across nodes"), nullptr);
+        auto across = meeting ? over_nccl(std::move(meeting)) : nullptr;
+        return make_hierarchical_communicator(identity_of_all(purpose), topology, std::move(inside), std::move(across),
+                                              cuda.memory);
     }
 
     static std::unique_ptr<Communicator> with_wire(std::unique_ptr<Communicator> communicator, DataType wire) {
@@ -161,19 +270,14 @@ struct JobCommunicators::State {
 };
 
 JobCommunicators::JobCommunicators(JobShape shape, std::shared_ptr<RankLog> log) {
-    if (!mpi_is_running()) {
-        Topology alone({0}, {base::host_name()});
-        Topology seen = shaped(alone, shape.topology);
-        state_ = std::make_unique<State>(
-            State{std::move(shape), Rank{0}, std::move(alone), std::move(seen), false, std::move(log)});
-        return;
-    }
-    const auto world = make_mpi_communicator("start", shape.timeout, log);
-    Topology machines = detect_topology(*world);
+    const bool is_job = mpi_is_running();
+    const auto world = is_job ? make_mpi_communicator("start", shape.timeout, log) : make_single_communicator();
+    Topology machines = is_job ? detect_topology(*world) : Topology({0}, {base::host_name()});
     Topology seen = shaped(machines, shape.topology);
-    const bool crowded = is_any_machine_crowded(*world, machines);
-    state_ = std::make_unique<State>(
-        State{std::move(shape), world->rank(), std::move(machines), std::move(seen), crowded, std::move(log)});
+    const bool crowded = is_job && is_any_machine_crowded(*world, machines);
+    Cuda cuda = shape.cuda ? open_cuda(*world, machines, shape) : Cuda{};
+    state_ = std::make_unique<State>(State{std::move(shape), world->rank(), std::move(machines), std::move(seen),
+                                           crowded, std::move(log), std::move(cuda)});
 }
 
 JobCommunicators::~JobCommunicators() = default;
@@ -200,42 +304,47 @@ std::string JobCommunicators::describe() const {
                                   lanes_of(topology()), " lane(s)");
 }
 
+std::string JobCommunicators::describe_on_device() const {
+    const Cuda& cuda = state_->cuda;
+    LOCKSTEP_CHECK(cuda.plugin, "JobShape::cuda is off");
+    if (!cuda.shared.empty()) {
+        return base::str("page-locked memory of the host, since ", base::join(cuda.shared, "; "), "; then ",
+                         describe());
+    }
+    const std::vector<std::string> settings = nccl_settings();
+    return base::str(cuda.plugin->versions(), "; ",
+                     settings.empty() ? "no NCCL_* setting" : base::join(settings, ", "));
+}
+
+std::int32_t JobCommunicators::device() const {
+    LOCKSTEP_CHECK(state_->cuda.plugin, "JobShape::cuda is off");
+    return state_->cuda.device;
+}
+
+const std::shared_ptr<DeviceMemory>& JobCommunicators::device_memory() const {
+    LOCKSTEP_CHECK(state_->cuda.plugin, "JobShape::cuda is off");
+    return state_->cuda.memory;
+}
+
 bool JobCommunicators::uses_mpi() const {
     return topology().nodes() > 1;
 }
 
-std::unique_ptr<Communicator> JobCommunicators::make(std::string purpose, CommunicatorUse use) const {
-    const State& state = *state_;
-    use.wire = uses_mpi() ? use.wire : DataType::f32;  // nothing is rounded that goes nowhere
-    if (!mpi_is_running()) {
-        return make_single_communicator();
-    }
-    if (!state.shares_memory()) {
-        return State::with_wire(make_mpi_communicator(std::move(purpose), state.shape.timeout, state.log,
-                                                      state.shape.algorithm, State::over_network(use)),
-                                use.wire);
-    }
-    if (state.topology.nodes() == 1) {
-        return state.inside_node(purpose, use.beside_compute);
-    }
-    CommunicatorIdentity identity{purpose, state.rank, {}, state.shape.timeout, state.log};
-    for (std::int32_t rank = 0; rank < state.topology.ranks(); ++rank) {
-        identity.members.push_back({rank, state.topology.host_of(Rank{rank})});
-    }
-    auto inside = state.inside_node(base::str(purpose, ", inside a node"), use.beside_compute);
-    auto across = state.across_nodes(base::str(purpose, ", across nodes"), use);
-    return make_hierarchical_communicator(std::move(identity), state.topology, std::move(inside), std::move(across));
+std::unique_ptr<Communicator> JobCommunicators::make(const std::string& purpose, const CommunicatorUse& use) const {
+    return use.on_device ? state_->on_device(purpose, use) : state_->on_host(purpose, use);
 }
 
 std::unique_ptr<Communicator> JobCommunicators::make_inside_node(const std::string& purpose,
-                                                                 CommunicatorUse use) const {
+                                                                 const CommunicatorUse& use) const {
     state_->require_even_nodes(purpose);
+    LOCKSTEP_CHECK(!use.on_device, purpose, " is in host memory");
     return state_->inside_node(purpose, use.beside_compute);
 }
 
 std::unique_ptr<Communicator> JobCommunicators::make_across_nodes(const std::string& purpose,
-                                                                  CommunicatorUse use) const {
+                                                                  const CommunicatorUse& use) const {
     state_->require_even_nodes(purpose);
+    LOCKSTEP_CHECK(!use.on_device, purpose, " is in host memory");
     return state_->across_nodes(purpose, use);
 }
 

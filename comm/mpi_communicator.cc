@@ -1,17 +1,16 @@
 #include <mpi.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <exception>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "base/error.h"
 #include "base/resources.h"
 #include "base/text.h"
+#include "comm/backoff.h"
 #include "comm/mpi.h"
 #include "comm/mpi_check.h"
 #include "comm/reduce.h"
@@ -23,28 +22,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
-
-/// Waiting that is quick when the answer is near and polite when it is not, also with more ranks than cores.
-class Backoff {
-  public:
-    explicit Backoff(Patience patience) : patience_(patience) {}
-
-    void pause() {
-        ++pauses_;
-        if (pauses_ < patience_.spins) {
-            return;
-        }
-        if (pauses_ < patience_.spins + patience_.yields) {
-            sched_yield();
-        } else {
-            std::this_thread::sleep_for(std::chrono::microseconds(50));
-        }
-    }
-
-  private:
-    Patience patience_;
-    int pauses_ = 0;
-};
 
 /// Messages in flight that are waited for together. Destroyed early (an operation failed), it takes back what is not
 /// yet matched.

@@ -19,10 +19,17 @@ enum class Memory {
     shared,  ///< in memory of Communicator::allocate
 };
 
+/// How averages of floating-point numbers come about.
+enum class Averages {
+    of_the_sum,       ///< the sum is divided: the closed form's bits
+    of_parts_divided  ///< each value is divided, then they are added (NCCL): within rounding
+};
+
 /// Runs every collective on `count` elements, with every operation, root and cut into slices, against closed forms, and
 /// fails the test with the first wrong element. Values encode rank and index and are exact in their type, so that
 /// "equal" means equal bits. Collective; at most 8 ranks.
-void expect_closed_forms(Communicator& ranks, DataType type, std::size_t count, Memory memory);
+void expect_closed_forms(Communicator& ranks, DataType type, std::size_t count, Memory memory,
+                         Averages averages = Averages::of_the_sum);
 
 /// Sums that round: the bits of rank order, the same on all ranks, twice.
 void expect_rank_order(Communicator& ranks, DataType type, std::size_t count, Memory memory);

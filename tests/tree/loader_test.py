@@ -48,6 +48,8 @@ class Loader(unittest.TestCase):
     def test_no_cuda_code_is_loaded(self):
         self.assertFalse(self.loads("libtorch_cuda"), self.loaded)
         self.assertFalse(self.loads("libc10_cuda"), self.loaded)
+        self.assertFalse(self.loads("liblockstep_cuda"), self.loaded)
+        self.assertFalse(self.loads("libnccl"), self.loaded)
 
 
 if __name__ == "__main__":
