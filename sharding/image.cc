@@ -235,9 +235,16 @@ class JpegReader {
         return header;
     }
 
+    /// Both sides are divided by 1, 2, 4 or 8 and rounded up.
+    void reduce(unsigned denominator) {
+        info_.scale_num = 1;
+        info_.scale_denom = denominator;
+    }
+
     /// As stored, before the orientation.
     Image decode() {
-        Image image = Image::blank(info_.image_width, info_.image_height);
+        guarded([&] { jpeg_calc_output_dimensions(&info_); });
+        Image image = Image::blank(info_.output_width, info_.output_height);
         if (info_.jpeg_color_space == JCS_CMYK || info_.jpeg_color_space == JCS_YCCK) {
             decode_cmyk(image);
         } else {
@@ -428,6 +435,25 @@ Image decode_rgb(Bytes bytes, std::string_view name) {
                              " pixels and the data holds ", image.width, " x ", image.height));
     }
     return oriented(std::move(image), header.orientation);
+}
+
+ReducedImage decode_reduced(Bytes bytes, ImageSize least, std::string_view name) {
+    if (sniff(bytes) != Format::jpeg) {
+        Image image = decode_rgb(bytes, name);
+        const ImageSize full{image.width, image.height};
+        return {std::move(image), full};
+    }
+    JpegReader reader(bytes, name);
+    const Header header = checked(reader.header(), name);
+    const ImageSize full = oriented(header.stored, header.orientation);
+    for (const unsigned denominator : {8U, 4U, 2U}) {
+        const auto reduced = [&](std::uint32_t side) { return (side + denominator - 1) / denominator; };
+        if (reduced(full.width) >= least.width && reduced(full.height) >= least.height) {
+            reader.reduce(denominator);
+            break;
+        }
+    }
+    return {oriented(reader.decode(), header.orientation), full};
 }
 
 std::vector<std::uint8_t> encode_png(const Image& image, int compression) {
