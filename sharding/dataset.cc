@@ -199,7 +199,7 @@ struct Dataset::State {
     std::uint64_t content_hash = 0;
     std::uint64_t max_boxes_per_image = 0;
     std::uint64_t bytes_on_disk = 0;
-    DropCounts dropped_images, dropped_boxes;
+    DropCounts dropped_images, dropped_boxes, notes;
 
     MappedFile mapped;
     Table<std::int64_t> image_id;
@@ -272,6 +272,9 @@ void Dataset::State::read_index(const Hdf5File& index) {
     content_hash = index.read_u64_attribute(format::attribute::content_hash);
     dropped_images = read_drop_counts(index, format::table::dropped_images);
     dropped_boxes = read_drop_counts(index, format::table::dropped_boxes);
+    if (index.has(format::table::notes)) {
+        notes = read_drop_counts(index, format::table::notes);
+    }
     classes = index.read_strings(format::table::classes);
     if (classes.empty()) {
         fail(index_path(), format::table::classes, "has no class");
@@ -405,6 +408,9 @@ const DropCounts& Dataset::dropped_images() const {
 }
 const DropCounts& Dataset::dropped_boxes() const {
     return state_->dropped_boxes;
+}
+const DropCounts& Dataset::notes() const {
+    return state_->notes;
 }
 const std::string& Dataset::source() const {
     return state_->source;

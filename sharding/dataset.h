@@ -65,6 +65,7 @@ class Dataset {
     std::uint64_t max_boxes_per_image() const;
     const DropCounts& dropped_images() const;
     const DropCounts& dropped_boxes() const;
+    const DropCounts& notes() const;    ///< what was stored although something about it was odd
     const std::string& source() const;  ///< what it was imported from and how, for a person
     std::uint64_t shard_count() const;
     std::uint64_t bytes_on_disk() const;
