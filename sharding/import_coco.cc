@@ -230,7 +230,7 @@ fs::path find_images(const CocoOptions& options) {
         }
         return options.images;
     }
-    const fs::path beside = options.source.has_parent_path() ? options.source.parent_path() : fs::path(".");
+    fs::path beside = options.source.has_parent_path() ? options.source.parent_path() : fs::path(".");
     const std::string stem = options.source.stem().string();
     const std::string part = stem.substr(stem.rfind('_') + 1);
     for (const fs::path& folder : {beside / ".." / part, beside / ".." / "images" / part, beside / part,
