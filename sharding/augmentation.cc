@@ -391,9 +391,7 @@ ImageSize fitted_size(ImageSize sample, Task task, std::uint32_t image_size) {
     if (task == Task::classification) {
         return {image_size, image_size};
     }
-    const double scale = double(image_size) / std::max(sample.width, sample.height);
-    return {std::max(1U, static_cast<std::uint32_t>(std::lround(sample.width * scale))),
-            std::max(1U, static_cast<std::uint32_t>(std::lround(sample.height * scale)))};
+    return fitted_size(sample, image_size);
 }
 
 FittedSample fit(const Sample& sample, std::shared_ptr<const std::uint8_t> pixels, Task task, std::uint32_t image_size,
