@@ -132,6 +132,16 @@ std::vector<fs::path> drawn_files(const std::vector<fs::path>& files, const fs::
     return drawn;
 }
 
+/// Nothing where the file holds no image: one of a thousand must not end the others' run.
+std::optional<sharding::Image> read_image(const fs::path& file) {
+    try {
+        return sharding::decode_rgb(base::read_bytes(file), file.string());
+    } catch (const base::Error& error) {
+        base::log_error(error.what());
+        return std::nullopt;
+    }
+}
+
 void predict(PredictArguments& arguments) {
     set_tiles(arguments);
     const auto files = image_files(arguments.images);
@@ -139,14 +149,21 @@ void predict(PredictArguments& arguments) {
     trainer::Predictor predictor(arguments.weights, given_facts(arguments));
     const auto& classes = predictor.facts().classes;
     json results = json::array();
+    std::size_t unreadable = 0;
     base::Progress progress("predict", "images", files.size());
     for (std::size_t i = 0; i < files.size(); ++i) {
-        auto image = sharding::decode_rgb(base::read_bytes(files[i]), files[i].string());
-        const auto boxes = predictor.predict(image, arguments.options);
+        progress.update(i);
+        auto image = read_image(files[i]);
+        if (!image) {
+            ++unreadable;
+            results.push_back({{"file", files[i].string()}, {"error", "not readable as an image"}});
+            continue;
+        }
+        const auto boxes = predictor.predict(*image, arguments.options);
         if (arguments.json) {
-            results.push_back(as_json(files[i], image, boxes, classes));
+            results.push_back(as_json(files[i], *image, boxes, classes));
         } else {
-            std::printf("%s  %ux%u  %zu found\n", files[i].c_str(), image.width, image.height, boxes.size());
+            std::printf("%s  %ux%u  %zu found\n", files[i].c_str(), image->width, image->height, boxes.size());
             for (const auto& box : boxes) {
                 std::printf("  %-16s %.3f  %.1f %.1f %.1f %.1f\n",
                             classes.at(static_cast<std::size_t>(box.class_index)).c_str(), box.score, box.x1, box.y1,
@@ -155,15 +172,18 @@ void predict(PredictArguments& arguments) {
         }
         if (!arguments.out.empty()) {
             fs::create_directories(arguments.out);
-            trainer::draw_boxes(image, boxes, classes);
-            const auto png = sharding::encode_png(image);
+            trainer::draw_boxes(*image, boxes, classes);
+            const auto png = sharding::encode_png(*image);
             base::write_whole(drawn[i], std::string_view(reinterpret_cast<const char*>(png.data()), png.size()));
         }
-        progress.update(i + 1);
     }
+    progress.update(files.size());
     progress.finish();
     if (arguments.json) {
         std::printf("%s\n", json{{"images", results}}.dump(1).c_str());
+    }
+    if (unreadable > 0) {
+        throw base::Error(str(unreadable, " of ", files.size(), " files could not be read as images (named above)"));
     }
 }
 

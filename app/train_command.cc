@@ -43,6 +43,9 @@ trainer::RunStart find_start(const TrainArguments& arguments) {
     if (!arguments.out.empty() && arguments.out != arguments.resume) {
         throw base::UsageError(str("--resume ", arguments.resume, " continues in that directory; leave --out away"));
     }
+    if (!fs::is_directory(arguments.resume)) {
+        throw base::Error(str("--resume ", arguments.resume, ": there is no such directory"));
+    }
     const auto checkpoint = trainer::newest_checkpoint(arguments.resume);
     if (!checkpoint) {
         throw base::Error(str(arguments.resume, ": no whole checkpoint to resume from; --resume auto starts over"));

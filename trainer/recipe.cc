@@ -6,11 +6,13 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <string_view>
 #include <type_traits>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "trainer/models/model_names.h"
 
 namespace lockstep::trainer {
 namespace {
@@ -29,12 +31,13 @@ enum class Effect { training, none };
 
 constexpr double unbounded = std::numeric_limits<double>::infinity();
 const Bounds probability{0, 1};
+constexpr std::string_view option_prefix = "--set ";
 
 /// The declaration of every key. `Visit` is called as visit(key, field, meaning, bounds or choices, effect).
 template <typename SomeRecipe, typename Visit>
 void for_each_field(SomeRecipe& r, Visit&& visit) {
-    const Choices models{"yolov10n", "yolov10s", "yolov10m", "yolov10b", "yolov10l",
-                         "yolov10x", "resnet18", "resnet34", "resnet50", "resnet101"};
+    Choices models = detector_names();
+    models.insert(models.end(), classifier_names().begin(), classifier_names().end());
     visit("model", r.model, "the network", models, Effect::training);
     visit("initial_weights", r.initial_weights, "safetensors file to start from; empty: from the seed", Choices{},
           Effect::training);
@@ -290,9 +293,9 @@ void check_value(const std::string& where, const std::string& key, Number value,
     }
 }
 
-std::string location(const std::string& origin, const toml::node& node) {
-    const auto line = node.source().begin.line;
-    return line > 0 ? str(origin, ":", line) : origin;
+/// `origin` is a file, or an option of the command line, which has no lines.
+std::string location(const std::string& origin, const toml::source_region& region) {
+    return origin.starts_with(option_prefix) ? origin : str(origin, ":", region.begin.line);
 }
 
 template <typename T>
@@ -332,7 +335,7 @@ void apply(Recipe& recipe, const toml::table& table, const std::string& origin) 
         known.push_back(key);
         for (const auto& [name, node] : given) {
             if (name == key) {
-                const std::string where = location(origin, *node);
+                const std::string where = location(origin, node->source());
                 field = read_value<Field>(*node, where, key);
                 check_value(where, key, field, allowed);
                 used.insert(key);
@@ -342,7 +345,7 @@ void apply(Recipe& recipe, const toml::table& table, const std::string& origin) 
     for (const auto& [name, node] : given) {
         if (!used.contains(name)) {
             const std::string near = base::nearest_word(name, known);
-            throw UsageError(str(location(origin, *node), ": unknown key ", name,
+            throw UsageError(str(location(origin, node->source()), ": unknown key ", name,
                                  near.empty() ? "; docs/recipe.md lists the keys" : "; did you mean " + near + "?"));
         }
     }
@@ -352,8 +355,7 @@ toml::table parse_toml(const std::string& text, const std::string& origin) {
     try {
         return toml::parse(text, origin);
     } catch (const toml::parse_error& error) {
-        throw UsageError(
-            str(origin, ":", error.source().begin.line, ": not valid TOML: ", std::string(error.description())));
+        throw UsageError(str(location(origin, error.source()), ": not valid TOML: ", std::string(error.description())));
     }
 }
 
@@ -394,7 +396,8 @@ void refuse_without_effect(const Recipe& recipe) {
 Override parse_override(const std::string& text) {
     const auto equals = text.find('=');
     if (equals == std::string::npos || equals == 0) {
-        throw UsageError(str("--set ", text, ": expected key=value, for example --set optimizer.learning_rate=0.01"));
+        throw UsageError(
+            str(option_prefix, text, ": expected key=value, for example --set optimizer.learning_rate=0.01"));
     }
     return {std::string(base::trim(text.substr(0, equals))), std::string(base::trim(text.substr(equals + 1)))};
 }
@@ -403,7 +406,7 @@ Recipe parse_recipe(const std::string& toml, const std::string& origin, std::spa
     Recipe recipe;
     apply(recipe, parse_toml(toml, origin), origin);
     for (const auto& [key, value] : overrides) {
-        const std::string option = str("--set ", key, "=", value);
+        const std::string option = str(option_prefix, key, "=", value);
         toml::table table;
         try {
             table = toml::parse(str(key, " = ", value));

@@ -183,6 +183,8 @@ struct Trainer::State {
     std::string display_text() const;
     bool agree_to_stop(const StopRequest& stop);
     bool nothing_is_left();
+    json epoch_line(std::uint64_t epoch, std::uint64_t steps) const;
+    void evaluate_into(json& line, std::size_t pictures);
     void finish_epoch();
     void check_ledger();
     sharding::Ledger total_ledger();
@@ -636,15 +638,12 @@ Evaluation Trainer::State::evaluate(std::size_t pictures) {
     return result;
 }
 
-void Trainer::State::finish_epoch() {
-    check_ledger();
-    const std::uint64_t finished = ++progress.epoch;
-    progress.step_in_epoch = 0;
-    const double mean_loss = std::exchange(progress.epoch_loss, 0.0) / static_cast<double>(steps_per_epoch);
+/// What metrics.jsonl says of the epoch that is under way, after `steps` of its steps.
+json Trainer::State::epoch_line(std::uint64_t epoch, std::uint64_t steps) const {
     json line = {{"kind", "epoch"},
-                 {"epoch", finished},
+                 {"epoch", epoch},
                  {"step", progress.optimizer_steps},
-                 {"loss", mean_loss},
+                 {"loss", progress.epoch_loss / static_cast<double>(steps)},
                  {"seconds", epoch_sums.seconds},
                  {"images_per_second", ratio(static_cast<double>(epoch_sums.images), epoch_sums.seconds)},
                  {"data_wait_fraction", ratio(epoch_sums.wait, epoch_sums.seconds)},
@@ -660,18 +659,30 @@ void Trainer::State::finish_epoch() {
     if (sent.squared_values > 0) {
         line["wire_error"] = sent.relative_error();
     }
+    return line;
+}
+
+/// Collective.
+void Trainer::State::evaluate_into(json& line, std::size_t pictures) {
+    last_evaluation = evaluate(pictures);
+    line.update(json(last_evaluation.metrics));
+    line["evaluation_seconds"] = last_evaluation.seconds;
+}
+
+void Trainer::State::finish_epoch() {
+    check_ledger();
+    const std::uint64_t finished = ++progress.epoch;
+    progress.step_in_epoch = 0;
+    json line = epoch_line(finished, steps_per_epoch);
+    progress.epoch_loss = 0;
     const auto epochs = static_cast<std::uint64_t>(recipe.epochs);
     const bool is_last = finished == epochs;
     const bool is_due = finished % static_cast<std::uint64_t>(recipe.evaluation.every_epochs) == 0 &&
                         finished >= static_cast<std::uint64_t>(recipe.evaluation.first_epoch);
     if (validation && (is_last || is_due)) {
-        last_evaluation = evaluate(is_last ? report_pictures : 0);
-        for (const auto& [name, value] : last_evaluation.metrics) {
-            line[name] = value;
-        }
-        line["evaluation_seconds"] = last_evaluation.seconds;
+        evaluate_into(line, is_last ? report_pictures : 0);
         if (is_first()) {
-            base::log_info(str("epoch ", finished, "/", recipe.epochs, ": loss ", fixed(mean_loss, 3), ", ",
+            base::log_info(str("epoch ", finished, "/", recipe.epochs, ": loss ", fixed(line["loss"], 3), ", ",
                                task->headline(), " ", fixed(last_evaluation.metrics.at(task->headline()), 4), ", ",
                                fixed(line["images_per_second"], 1), " images/s, data wait ",
                                fixed(100 * ratio(epoch_sums.wait, epoch_sums.seconds), 1), "%"));
@@ -811,8 +822,17 @@ void Trainer::State::close_epoch_sums() {
 }
 
 void Trainer::State::finish_run() {
-    close_epoch_sums();  // of an epoch that max_steps cut short
-    if (validation && evaluated_at != progress.optimizer_steps) {
+    if (progress.step_in_epoch > 0) {  // max_steps cut this epoch short
+        json line = epoch_line(progress.epoch + 1, progress.step_in_epoch);
+        line["steps_left_out"] = steps_per_epoch - progress.step_in_epoch;
+        close_epoch_sums();
+        if (validation) {
+            evaluate_into(line, report_pictures);
+        }
+        if (is_first()) {
+            run->log_metrics(line);
+        }
+    } else if (validation && evaluated_at != progress.optimizer_steps) {
         last_evaluation = evaluate(report_pictures);
     }
     last_resource_reading = 0;

@@ -172,7 +172,7 @@ class Command(unittest.TestCase):
 
     def test_usage_errors_exit_2_and_say_what_to_do(self):
         self.expect_refused(run("train"), 2, "recipe")
-        self.expect_refused(run("trian"), 2)
+        self.expect_refused(run("trian"), 2, "lockstep trian: no such command", "did you mean train?")
         self.expect_refused(run("train", self.recipe, "--set", "bacth=8"), 2, "batch")
         self.expect_refused(run("train", self.recipe, "--set", "batch=0"), 2, "batch")
         self.expect_refused(run("train", self.recipe, "--out", self.folder / "full", "--set", "max_boxes=1"), 2, "max_boxes", "2 boxes")
@@ -185,8 +185,12 @@ class Command(unittest.TestCase):
         broken = self.folder / "broken.png"
         broken.write_bytes(b"no image")
         self.expect_refused(run("predict", self.trained, broken), 1, "broken.png")
+        among_others = run("predict", self.trained, broken, self.photos, "--json")
+        self.expect_refused(among_others, 1, "broken.png", "1 of 14 files could not be read")
+        self.assertEqual(13, sum("detections" in image for image in json.loads(among_others.stdout)["images"]))
         self.expect_refused(run("predict", self.folder / "nowhere", broken), 1, "nowhere")
         self.expect_refused(run("inspect", self.folder / "nowhere"), 1, "nowhere")
+        self.expect_refused(run("train", self.recipe, "--resume", self.folder / "nowhere"), 1, "--resume", "no such directory")
         self.expect_refused(run("train", self.recipe, "--out", self.folder / "none", "--set", f"data.train={self.folder}/nowhere"), 1, "nowhere")
         self.assertFalse((self.folder / "none" / "metrics.jsonl").exists(), "nothing half-written")
 
@@ -210,6 +214,14 @@ class Command(unittest.TestCase):
         text = json.dumps(header).encode()
         weights.write_bytes(struct.pack("<Q", len(text)) + text + raw[8 + length :])
         self.expect_refused(run("eval", weights, "--data", self.data), 1, "not the weights of yolov10s")
+
+    def test_an_epoch_that_is_cut_short_has_its_line(self):
+        out = self.folder / "cut"
+        self.assertEqual(0, run("train", self.recipe, "--out", out, "--set", "max_steps=6").returncode)
+        whole, cut = (line for line in map(json.loads, (out / "metrics.jsonl").read_text().splitlines()) if line["kind"] == "epoch")
+        self.assertEqual((1, 4, None), (whole["epoch"], whole["step"], whole.get("steps_left_out")))
+        self.assertEqual((2, 6, 2), (cut["epoch"], cut["step"], cut["steps_left_out"]))
+        self.assertEqual(json.loads((out / "summary.json").read_text())["metrics"]["AP50"], cut["AP50"])
 
     def test_settings_of_communication_reach_the_ranks(self):
         out = self.folder / "rounded"

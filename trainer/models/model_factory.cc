@@ -31,17 +31,6 @@ std::size_t find_name(const ModelSpec& spec, const std::vector<std::string>& nam
 
 }  // namespace
 
-const std::vector<std::string>& detector_names() {
-    static const std::vector<std::string> names = {"yolov10n", "yolov10s", "yolov10m",
-                                                   "yolov10b", "yolov10l", "yolov10x"};
-    return names;
-}
-
-const std::vector<std::string>& classifier_names() {
-    static const std::vector<std::string> names = {"resnet18", "resnet34", "resnet50", "resnet101"};
-    return names;
-}
-
 std::shared_ptr<Yolov10> make_detector(const ModelSpec& spec, std::uint64_t seed) {
     using enum Yolov10Variant;
     constexpr std::array variants = {n, s, m, b, l, x};

@@ -3,7 +3,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
+
+#include "trainer/models/model_names.h"
 
 namespace lockstep::trainer {
 
@@ -17,11 +18,6 @@ struct ModelSpec {
     std::int64_t image_size = 640;  ///< side of the square input, pixels; a multiple of 32 for detectors
     bool small_images = false;      ///< classifiers only: stem for images of some 32 pixels
 };
-
-/// "yolov10n", "yolov10s", ...
-const std::vector<std::string>& detector_names();
-/// "resnet18", "resnet34", ...
-const std::vector<std::string>& classifier_names();
 
 /// Initialised from the seed, in training mode. Throws base::UsageError for an unknown name (suggesting the nearest),
 /// no classes or an impossible image size.
