@@ -3,12 +3,12 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "base/error.h"
 #include "base/resources.h"
 #include "base/text.h"
+#include "comm/sum_of_squares.h"
 
 namespace lockstep::comm {
 
@@ -17,27 +17,6 @@ namespace {
 template <typename T>
 std::span<T> elements(const at::Tensor& tensor) {
     return {tensor.mutable_data_ptr<T>(), static_cast<std::size_t>(tensor.numel())};
-}
-
-/// In FP64, in a fixed order that fills the vector unit.
-template <typename T>
-double sum_of_squares(std::span<const T> values) {
-    std::array<double, 16> lanes{};
-    std::size_t i = 0;
-    for (; i + lanes.size() <= values.size(); i += lanes.size()) {
-        for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
-            const auto value = static_cast<double>(values[i + lane]);
-            lanes[lane] += value * value;
-        }
-    }
-    double sum = 0;
-    for (double lane : lanes) {
-        sum += lane;
-    }
-    for (; i < values.size(); ++i) {
-        sum += static_cast<double>(values[i]) * static_cast<double>(values[i]);
-    }
-    return sum;
 }
 
 std::int64_t as_signed(std::size_t value) {
@@ -92,20 +71,8 @@ void PartitionedOptimizer::restart_average() {
     }
 }
 
-double PartitionedOptimizer::squared_norm_of_owned(std::span<const UpdateScalars> scalars) const {
-    double sum = 0;
-    for (const Owned& owned : owned_) {
-        const double squares = owned.gradient.scalar_type() == at::kDouble
-                                   ? sum_of_squares<double>(elements<double>(owned.gradient))
-                                   : sum_of_squares<float>(elements<float>(owned.gradient));
-        const double factor = scalars[owned.range.entry].gradient_factor;
-        sum += squares * factor * factor;
-    }
-    return sum;
-}
-
 template <typename T>
-void PartitionedOptimizer::update(const Owned& owned, const UpdateScalars& scalars) {
+UpdateSpans<T> PartitionedOptimizer::spans_of(const Owned& owned) const {
     UpdateSpans<T> spans{elements<T>(owned.parameters), elements<T>(owned.gradient), {}, {}};
     for (const at::Tensor& state : owned.state) {
         spans.state.push_back(elements<T>(state));
@@ -113,33 +80,84 @@ void PartitionedOptimizer::update(const Owned& owned, const UpdateScalars& scala
     if (average_) {
         spans.average = elements<T>(owned.average);
     }
-    rule_->update(spans, scalars);
+    return spans;
 }
 
-double PartitionedOptimizer::step(std::span<const UpdateScalars> scalars) {
-    LOCKSTEP_CHECK_EQ(scalars.size(), layout_.entries().size());
-    const at::NoGradGuard no_grad;
-    double squares = squared_norm_of_owned(scalars);
-    exchange_seconds_ = base::seconds_of([&] {
-        if (partition_.is_cut()) {
-            scope_.shards.all_reduce(Buffer::of(std::span(&squares, 1)), ReduceOp::sum, "gradient norm");
+template <typename Work>
+auto PartitionedOptimizer::with_spans(const Owned& owned, Work work) const {
+    return owned.parameters.scalar_type() == at::kDouble ? work(spans_of<double>(owned)) : work(spans_of<float>(owned));
+}
+
+double PartitionedOptimizer::squared_norm_of_owned(std::span<const UpdateScalars> scalars) const {
+    double sum = 0;
+    for (const Owned& owned : owned_) {
+        const double squares = with_spans(owned, [](const auto& spans) {
+            return sum_of_squares(spans.gradients.size(), [&](std::size_t i) { return spans.gradients[i]; });
+        });
+        const double factor = scalars[owned.range.entry].gradient_factor;
+        sum += squares * factor * factor;
+    }
+    return sum;
+}
+
+void PartitionedOptimizer::sum_over_shards(std::span<double> values, const char* name) {
+    if (partition_.is_cut()) {
+        exchange_seconds_ +=
+            base::seconds_of([&] { scope_.shards.all_reduce(Buffer::of(values), ReduceOp::sum, name); });
+    }
+}
+
+void PartitionedOptimizer::set_trust_ratios(std::span<UpdateScalars> scalars) {
+    std::vector<double> squares(2 * scalars.size());  // of parameters and direction, entry by entry
+    for (const Owned& owned : owned_) {
+        const std::size_t entry = owned.range.entry;
+        const SquaredNorms norms =
+            with_spans(owned, [&](const auto& spans) { return rule_->squared_norms(spans, scalars[entry]); });
+        squares[2 * entry] += norms.parameters;
+        squares[2 * entry + 1] += norms.direction;
+    }
+    sum_over_shards(squares, "norms of tensors");
+    for (std::size_t entry = 0; entry < scalars.size(); ++entry) {
+        if (scalars[entry].adapts) {
+            scalars[entry].trust_ratio =
+                rule_->trust_ratio({squares[2 * entry], squares[2 * entry + 1]}, scalars[entry]);
         }
-    });
+    }
+}
+
+double PartitionedOptimizer::step(std::span<const UpdateScalars> given) {
+    LOCKSTEP_CHECK_EQ(given.size(), layout_.entries().size());
+    const at::NoGradGuard no_grad;
+    exchange_seconds_ = 0;
+    double squares = squared_norm_of_owned(given);
+    sum_over_shards(std::span(&squares, 1), "gradient norm");
     const double norm = std::sqrt(squares);
+    if (!std::isfinite(norm)) {
+        return norm;
+    }
     const double clip = options_.clip_norm > 0 && norm > options_.clip_norm ? options_.clip_norm / norm : 1;
     ++steps_;
-    for (const Owned& owned : owned_) {
-        UpdateScalars of_entry = scalars[owned.range.entry];
+    std::vector<UpdateScalars> scalars(given.begin(), given.end());
+    for (UpdateScalars& of_entry : scalars) {
         of_entry.gradient_factor *= clip;
         of_entry.step = static_cast<std::int64_t>(steps_);
-        if (owned.parameters.scalar_type() == at::kDouble) {
-            update<double>(owned, of_entry);
-        } else {
-            update<float>(owned, of_entry);
-        }
+    }
+    if (rule_->adapts_by_tensor()) {
+        set_trust_ratios(scalars);
+    }
+    for (const Owned& owned : owned_) {
+        with_spans(owned, [&](const auto& spans) { rule_->update(spans, scalars[owned.range.entry]); });
     }
     exchange_seconds_ += base::seconds_of([&] { gather_parameters(); });
     return norm;
+}
+
+std::string PartitionedOptimizer::first_not_finite_gradient() const {
+    const auto is_broken = [](const auto& spans) {
+        return std::ranges::any_of(spans.gradients, [](auto value) { return !std::isfinite(value); });
+    };
+    const auto broken = std::ranges::find_if(owned_, [&](const Owned& owned) { return with_spans(owned, is_broken); });
+    return broken == owned_.end() ? "" : layout_.entries()[broken->range.entry].name;
 }
 
 void PartitionedOptimizer::gather_parameters() {

@@ -36,8 +36,8 @@ struct OwnedPiece {
 
 /// Updates flat parameters from flat gradient sums: each rank its own ranges, after which all get all. The arithmetic
 /// is the rule's and is element-wise, so that the parameters are, bit for bit, those of an update that nothing is cut
-/// for; but with clipping, where the norm's sum is taken in another order, and at ZeroStage::gradients with several
-/// micro-steps, which are reduced before they are added.
+/// for; but with clipping and with rules that adapt by tensor, where the norms' sums are taken in another order, and at
+/// ZeroStage::gradients with several micro-steps, which are reduced before they are added.
 class PartitionedOptimizer {
   public:
     /// Memory of the sum over ranks of an owned range's gradients, one-dimensional; asked for once, read in step()
@@ -54,8 +54,12 @@ class PartitionedOptimizer {
 
     /// One pass: scale each entry's gradient by its scalars' gradient_factor, clip by the global norm, update, average;
     /// then every rank gets the new parameters. `scalars`: one for each entry of the layout. Returns the global norm
-    /// before clipping. Collective.
+    /// before clipping, the same on all ranks; where it isn't finite, nothing was changed and the step doesn't count.
+    /// Collective.
     double step(std::span<const UpdateScalars> scalars);
+    /// The first tensor of those that this rank owns a part of whose gradient holds an infinity or NaN; "" where none
+    /// does.
+    std::string first_not_finite_gradient() const;
     /// That the last step spent in collectives, where the partition is cut.
     double exchange_seconds() const { return exchange_seconds_; }
 
@@ -89,8 +93,13 @@ class PartitionedOptimizer {
     double squared_norm_of_owned(std::span<const UpdateScalars> scalars) const;
     /// All ranks get each other's owned parameters.
     void gather_parameters();
+    void sum_over_shards(std::span<double> values, const char* name);
+    /// Of a rule that adapts by tensor. Collective where the partition is cut.
+    void set_trust_ratios(std::span<UpdateScalars> scalars);
     template <typename T>
-    void update(const Owned& owned, const UpdateScalars& scalars);
+    UpdateSpans<T> spans_of(const Owned& owned) const;
+    template <typename Work>
+    auto with_spans(const Owned& owned, Work work) const;
 
     ShardScope scope_;
     const FlatLayout& layout_;

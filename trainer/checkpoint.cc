@@ -273,6 +273,11 @@ void write_manifest(const fs::path& folder, const CheckpointContent& content, co
                      {"step_in_epoch", content.progress.step_in_epoch},
                      {"optimizer_steps", content.progress.optimizer_steps},
                      {"epoch_loss", content.progress.epoch_loss},
+                     {"skipped_steps", content.progress.skipped_steps},
+                     {"best_fitness", content.progress.best_fitness},
+                     {"best_step", content.progress.best_step},
+                     {"evaluations_since_best", content.progress.evaluations_since_best},
+                     {"plateau_factor", content.progress.plateau_factor},
                      {"training_hash", content.training_hash},
                      {"data_hash", content.data_hash},
                      {"ledger_count", content.ledger_count},
@@ -452,8 +457,17 @@ CheckpointContent load_checkpoint(const fs::path& checkpoint) {
     try {
         content.model = manifest.at("model");
         content.classes = manifest.at("classes").get<std::vector<std::string>>();
-        content.progress = {manifest.at("epoch"), manifest.at("step_in_epoch"), manifest.at("optimizer_steps"),
-                            manifest.at("epoch_loss")};
+        const Progress fresh;  // of what older checkpoints don't say
+        content.progress = {
+            .epoch = manifest.at("epoch"),
+            .step_in_epoch = manifest.at("step_in_epoch"),
+            .optimizer_steps = manifest.at("optimizer_steps"),
+            .epoch_loss = manifest.at("epoch_loss"),
+            .skipped_steps = manifest.value("skipped_steps", fresh.skipped_steps),
+            .best_fitness = manifest.value("best_fitness", fresh.best_fitness),
+            .best_step = manifest.value("best_step", fresh.best_step),
+            .evaluations_since_best = manifest.value("evaluations_since_best", fresh.evaluations_since_best),
+            .plateau_factor = manifest.value("plateau_factor", fresh.plateau_factor)};
         content.training_hash = manifest.at("training_hash");
         content.data_hash = manifest.at("data_hash");
         content.ledger_count = manifest.at("ledger_count");

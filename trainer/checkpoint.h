@@ -19,7 +19,12 @@ struct Progress {
     std::uint64_t epoch = 0;
     std::uint64_t step_in_epoch = 0;
     std::uint64_t optimizer_steps = 0;
-    double epoch_loss = 0;  ///< sum over the steps done in the epoch under way
+    double epoch_loss = 0;            ///< sum over the steps done in the epoch under way
+    std::uint64_t skipped_steps = 0;  ///< among optimizer_steps: without effect, since not finite
+    double best_fitness = -1;         ///< of all evaluations; -1: none yet
+    std::uint64_t best_step = 0;
+    std::uint64_t evaluations_since_best = 0;
+    double plateau_factor = 1;  ///< of the rate, by schedule "plateau"
     bool operator==(const Progress&) const = default;
 };
 

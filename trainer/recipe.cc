@@ -84,6 +84,10 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
           Choices{"auto", "sum", "mean"}, Effect::training);
     visit("clip_norm", r.clip_norm, "largest global norm of the gradient; 0: no clipping", Bounds{0, unbounded},
           Effect::training);
+    visit("on_nan", r.on_nan,
+          "a step whose loss or gradient isn't finite stops the run, naming tensor and samples (stop), or leaves "
+          "weights and state as they are and is counted (skip)",
+          Choices{"stop", "skip"}, Effect::training);
 
     visit("data.train", r.data.train, "training data set (a directory made by lockstep import)", Choices{},
           Effect::none);
@@ -115,8 +119,10 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
     visit("data.cache_mib", r.data.cache_mib, "decoded images that a rank keeps in memory, in MiB", Bounds{0, 1e6},
           Effect::none);
 
-    visit("optimizer.name", r.optimizer.name, "sgd (Nesterov momentum) or adamw", Choices{"sgd", "adamw"},
-          Effect::training);
+    visit("optimizer.name", r.optimizer.name,
+          "sgd (Nesterov momentum), adam (decay in the gradient), adamw (decay apart), or for large batches lars or "
+          "lamb, which set each tensor's rate by its norm",
+          Choices{"sgd", "adam", "adamw", "lars", "lamb"}, Effect::training);
     visit("optimizer.learning_rate", r.optimizer.learning_rate, "peak rate, before the rule below", Bounds{1e-12, 100},
           Effect::training);
     visit("optimizer.learning_rate_rule", r.optimizer.learning_rate_rule,
@@ -124,11 +130,18 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
           Choices{"none", "linear", "sqrt"}, Effect::training);
     visit("optimizer.reference_batch", r.optimizer.reference_batch,
           "the effective batch for which learning_rate is meant", Bounds{1, 1e6}, Effect::training);
-    visit("optimizer.momentum", r.optimizer.momentum, "momentum of sgd, beta1 of adamw", Bounds{0, 0.9999},
-          Effect::training);
-    visit("optimizer.beta2", r.optimizer.beta2, "beta2 of adamw", Bounds{0, 0.999999}, Effect::training);
+    visit("optimizer.momentum", r.optimizer.momentum, "momentum of sgd and lars, beta1 of the others",
+          Bounds{0, 0.9999}, Effect::training);
+    visit("optimizer.beta2", r.optimizer.beta2, "beta2 of adam, adamw and lamb", Bounds{0, 0.999999}, Effect::training);
     visit("optimizer.weight_decay", r.optimizer.weight_decay,
           "of convolution and linear weights; biases and norms have none", Bounds{0, 10}, Effect::training);
+    visit("optimizer.trust_coefficient", r.optimizer.trust_coefficient,
+          "lars: a tensor's rate is this times its norm over its gradient's", Bounds{1e-9, 1e3}, Effect::training);
+    visit(
+        "optimizer.rate_factors", r.optimizer.rate_factors,
+        "of parameters by the beginning of their names, such as \"model.0=0 model.1=0.1\": factors of their rate; the "
+        "longest beginning counts, and 0 freezes",
+        Choices{}, Effect::training);
     visit("optimizer.zero_stage", r.optimizer.zero_stage,
           "what is cut into a shard for each rank: 0 nothing, 1 optimizer state and moving average, 2 also gradients "
           "(each micro-step then reduces them), 3 also parameters, gathered block by block while they are used, and "
@@ -140,7 +153,7 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
           Choices{"all", "node"}, Effect::none);
 
     visit("schedule.name", r.schedule.name, "rate over the run",
-          Choices{"constant", "linear", "cosine", "step", "one_cycle"}, Effect::training);
+          Choices{"constant", "linear", "cosine", "step", "one_cycle", "plateau"}, Effect::training);
     visit("schedule.final_fraction", r.schedule.final_fraction,
           "rate at the end as a fraction of the peak (linear, cosine, one_cycle)", Bounds{0, 1}, Effect::training);
     visit("schedule.warmup_epochs", r.schedule.warmup_epochs, "rate (and momentum) rise linearly over so many epochs",
@@ -151,7 +164,10 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
           "rate of biases at the start of the warm-up (others start at 0)", Bounds{0, 10}, Effect::training);
     visit("schedule.step_epochs", r.schedule.step_epochs, "step: epochs between two reductions", Bounds{1e-3, 1e6},
           Effect::training);
-    visit("schedule.step_factor", r.schedule.step_factor, "step: factor of each reduction", Bounds{1e-6, 1},
+    visit("schedule.step_factor", r.schedule.step_factor, "step and plateau: factor of each reduction", Bounds{1e-6, 1},
+          Effect::training);
+    visit("schedule.patience", r.schedule.patience,
+          "plateau: evaluations in a row without a better result, after which the rate is reduced", Bounds{1, 1e6},
           Effect::training);
     visit("schedule.peak_fraction", r.schedule.peak_fraction, "one_cycle: part of the run that rises",
           Bounds{0.001, 0.999}, Effect::training);
@@ -192,6 +208,9 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
           Bounds{1, 1e6}, Effect::none);
     visit("evaluation.first_epoch", r.evaluation.first_epoch, "no evaluation before this epoch", Bounds{0, 1e6},
           Effect::none);
+    visit("evaluation.patience", r.evaluation.patience,
+          "the run ends after so many evaluations in a row without a better result; 0: never", Bounds{0, 1e6},
+          Effect::none);
     visit("evaluation.batch", r.evaluation.batch, "images at a time on each rank", Bounds{1, 4096}, Effect::none);
     visit("evaluation.min_score", r.evaluation.min_score, "detections below are not counted", probability,
           Effect::none);
@@ -205,6 +224,9 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
     visit("checkpoint.every_epochs", r.checkpoint.every_epochs,
           "save after so many epochs (and at the end); 0: at the end only", Bounds{0, 1e6}, Effect::none);
     visit("checkpoint.keep", r.checkpoint.keep, "checkpoints kept, the newest ones", Bounds{1, 1e6}, Effect::none);
+    visit("checkpoint.best", r.checkpoint.best,
+          "write best.safetensors at each evaluation with a better result (detection: 0.1 AP50 + 0.9 AP)", Choices{},
+          Effect::none);
 
     visit("communication.topology", r.communication.topology,
           "which ranks share a node: auto (as it is), flat (none), or NODESxRANKS such as 2x4", Choices{},
@@ -362,7 +384,8 @@ toml::table parse_toml(const std::string& text, const std::string& origin) {
 /// A value that isn't the default was given for a reason; where it can't act, that reason fails silently.
 void refuse_without_effect(const Recipe& recipe) {
     const auto& schedule = recipe.schedule.name;
-    const bool is_adamw = recipe.optimizer.name == "adamw";
+    const auto& optimizer = recipe.optimizer.name;
+    const bool has_momentum = optimizer == "sgd" || optimizer == "lars";
     const bool warms_up = recipe.schedule.warmup_epochs > 0;
     struct Condition {
         const char* key;
@@ -370,15 +393,20 @@ void refuse_without_effect(const Recipe& recipe) {
         const char* when;
     };
     const Condition conditions[] = {
-        {"optimizer.beta2", is_adamw, "optimizer.name = \"adamw\""},
+        {"optimizer.beta2", !has_momentum, "optimizer.name = \"adam\", \"adamw\" or \"lamb\""},
+        {"optimizer.trust_coefficient", optimizer == "lars", "optimizer.name = \"lars\""},
         {"optimizer.reference_batch", recipe.optimizer.learning_rate_rule != "none",
          "optimizer.learning_rate_rule = \"linear\" or \"sqrt\""},
-        {"schedule.warmup_momentum", !is_adamw && warms_up, "optimizer.name = \"sgd\" and schedule.warmup_epochs > 0"},
+        {"schedule.warmup_momentum", has_momentum && warms_up,
+         "optimizer.name = \"sgd\" or \"lars\", and schedule.warmup_epochs > 0"},
         {"schedule.warmup_bias_rate", warms_up, "schedule.warmup_epochs > 0"},
         {"schedule.step_epochs", schedule == "step", "schedule.name = \"step\""},
-        {"schedule.step_factor", schedule == "step", "schedule.name = \"step\""},
+        {"schedule.step_factor", schedule == "step" || schedule == "plateau",
+         "schedule.name = \"step\" or \"plateau\""},
+        {"schedule.patience", schedule == "plateau", "schedule.name = \"plateau\""},
         {"schedule.peak_fraction", schedule == "one_cycle", "schedule.name = \"one_cycle\""},
-        {"schedule.final_fraction", schedule != "step", "schedule.name other than \"step\""},
+        {"schedule.final_fraction", schedule != "step" && schedule != "plateau",
+         "schedule.name other than \"step\" and \"plateau\""},
     };
     const auto given = describe(recipe), defaults = describe(Recipe{});
     for (std::size_t i = 0; i < given.size(); ++i) {
@@ -449,6 +477,10 @@ void check_recipe(const Recipe& recipe, std::int64_t ranks) {
         refuse("communication.algorithm = \"", recipe.communication.algorithm, "\" would round sums to ",
                recipe.communication.wire,
                " at each rank on their way; use \"direct\", which rounds once, or wire = \"fp32\"");
+    }
+    if (recipe.data.validation.empty() && (recipe.schedule.name == "plateau" || recipe.evaluation.patience > 0)) {
+        refuse(recipe.schedule.name == "plateau" ? "schedule.name = \"plateau\"" : "evaluation.patience",
+               " looks at evaluations, and there are none; give data.validation");
     }
     if (recipe.optimizer.zero_scope == "node" && recipe.optimizer.zero_stage == 0) {
         refuse("optimizer.zero_scope = \"node\" has no effect at optimizer.zero_stage = 0, which cuts nothing");

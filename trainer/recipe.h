@@ -35,6 +35,7 @@ struct Recipe {
     double label_smoothing = 0;
     std::string loss_reduction = "auto";
     double clip_norm = 10;
+    std::string on_nan = "stop";
 
     struct Data {
         std::string train;
@@ -59,6 +60,8 @@ struct Recipe {
         double momentum = 0.937;
         double beta2 = 0.999;
         double weight_decay = 5e-4;
+        double trust_coefficient = 0.001;
+        std::string rate_factors;
         std::int64_t zero_stage = 0;
         std::string zero_scope = "all";
     } optimizer;
@@ -71,6 +74,7 @@ struct Recipe {
         double warmup_bias_rate = 0.1;
         double step_epochs = 30;
         double step_factor = 0.1;
+        std::int64_t patience = 10;
         double peak_fraction = 0.3;
     } schedule;
 
@@ -103,6 +107,7 @@ struct Recipe {
     struct Evaluation {
         std::int64_t every_epochs = 1;
         std::int64_t first_epoch = 0;
+        std::int64_t patience = 0;
         std::int64_t batch = 8;
         double min_score = 0.001;
         std::int64_t max_detections = 300;
@@ -113,6 +118,7 @@ struct Recipe {
         std::int64_t every_steps = 0;
         std::int64_t every_epochs = 1;
         std::int64_t keep = 2;
+        bool best = true;
     } checkpoint;
 
     struct Communication {

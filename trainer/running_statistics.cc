@@ -39,6 +39,14 @@ void RunningStatistics::average_over_ranks(comm::Communicator& communicator, std
     communicator.all_reduce(comm::buffer_of(flat_), comm::ReduceOp::sum, "batch-norm statistics");
 }
 
+void RunningStatistics::keep() {
+    kept_ = flat_.clone();
+}
+
+void RunningStatistics::put_back() {
+    flat_.copy_(kept_);
+}
+
 void RunningStatistics::update_average(double decay) {
     average_.lerp_(flat_, 1 - decay);
 }

@@ -24,6 +24,9 @@ class RunningStatistics {
     /// Collective; a rank without images takes part and gets the others' mean.
     void average_over_ranks(comm::Communicator& communicator, std::uint64_t images, std::uint64_t all_images);
     void update_average(double decay);
+    /// Remembers the live statistics; put_back() makes them what they were then.
+    void keep();
+    void put_back();
     /// Live statistics and their moving average change places.
     void swap_with_average();
     const std::vector<NamedBuffer>& live() const { return live_; }
@@ -33,6 +36,7 @@ class RunningStatistics {
     std::vector<NamedBuffer> live_;
     at::Tensor flat_;
     at::Tensor average_;
+    at::Tensor kept_;
 };
 
 }  // namespace lockstep::trainer

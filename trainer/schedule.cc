@@ -35,7 +35,9 @@ Schedule::Schedule(const Recipe& recipe, std::uint64_t steps_per_epoch)
     : options_(recipe.schedule),
       momentum_(recipe.optimizer.momentum),
       // Adam's bias correction takes beta1 to be constant.
-      warmup_momentum_(recipe.optimizer.name == "sgd" ? recipe.schedule.warmup_momentum : recipe.optimizer.momentum),
+      warmup_momentum_(recipe.optimizer.name == "sgd" || recipe.optimizer.name == "lars"
+                           ? recipe.schedule.warmup_momentum
+                           : recipe.optimizer.momentum),
       peak_rate_(scaled_rate(recipe)),
       steps_per_epoch_(static_cast<double>(steps_per_epoch)),
       total_steps_(steps_per_epoch * static_cast<std::uint64_t>(recipe.epochs)),

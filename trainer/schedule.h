@@ -14,7 +14,7 @@ struct StepRates {
 };
 
 /// The pure function from a step to its rates. Epochs are counted in fractions, so that the curve doesn't depend on how
-/// many steps an epoch has.
+/// many steps an epoch has. What follows from results, the reductions of "plateau", is the training loop's.
 class Schedule {
   public:
     Schedule(const Recipe& recipe, std::uint64_t steps_per_epoch);

@@ -69,4 +69,10 @@ sharding::PositionRange evaluation_share(const sharding::Dataset& data, const co
                              static_cast<std::uint64_t>(comm::index_of(communicator.rank())));
 }
 
+double fitness(const Evaluation& evaluation) {
+    const auto& metrics = evaluation.metrics;
+    const auto accuracy = metrics.find("accuracy");
+    return accuracy != metrics.end() ? accuracy->second : 0.1 * metrics.at("AP50") + 0.9 * metrics.at("AP");
+}
+
 }  // namespace lockstep::trainer

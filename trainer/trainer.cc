@@ -1,5 +1,6 @@
 #include "trainer/trainer.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty_strided.h>
 #include <torch/nn/module.h>
 
@@ -7,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -149,7 +151,8 @@ struct Trainer::State {
     struct EpochSums {
         double seconds = 0, wait = 0, exposed = 0, skew = 0;
         std::uint64_t images = 0;
-        std::uint64_t skipped = 0;
+        std::uint64_t skipped = 0;        ///< samples
+        std::uint64_t skipped_steps = 0;  ///< not finite
     } epoch_sums;
     double batch_norm_seconds = 0;  ///< of the step under way: in batch norm's collectives
     comm::SentData sent_before_epoch;
@@ -177,6 +180,11 @@ struct Trainer::State {
     StartFacts start_facts() const;
 
     void train_step(const sharding::Batch& batch, double started);
+    void report_not_finite(const sharding::Batch& batch, const std::string& what,
+                           std::span<const at::Tensor> own_losses) const;
+    void take_result(json& line);
+    bool is_at_end() const;
+    bool stopped_early() const;
     std::vector<double> divisors(const comm::Denominators& counts, std::uint64_t images) const;
     json loss_parts(const comm::Denominators& counts, double& total) const;
     bool reached_step_limit() const;
@@ -197,7 +205,7 @@ struct Trainer::State {
     Evaluation evaluate(std::size_t pictures);
     void swap_average();
     void save(bool with_weights);
-    void save_weights();
+    void save_weights(const char* file);
     void load(const CheckpointContent& content, const fs::path& path);
     std::map<std::string, at::Tensor> named_buffers();
     std::vector<TensorPiece> pieces_to_save() const;
@@ -260,7 +268,7 @@ Trainer::State::State(Recipe the_recipe, const RunStart& start, Communicators co
       train(sharding::Dataset::open(recipe.data.train, read_path_of(recipe))),
       validation(agreed(open_validation_data(recipe, train), train, comms.control)),
       task(make_task(start.checkpoint ? without_initial_weights(recipe) : recipe, train)),
-      parameters(alike_on_all_nodes(TrainableParameters(task->network()), comms)),
+      parameters(alike_on_all_nodes(TrainableParameters(task->network(), recipe.optimizer.rate_factors), comms)),
       reducer(comms.shard_scope(), parameters.reduced(*task, units_to_gather(recipe, *task)),
               recipe.communication.bucket_mib, static_cast<comm::ZeroStage>(recipe.optimizer.zero_stage)),
       gathered(gathers_parameters(recipe)
@@ -277,6 +285,11 @@ Trainer::State::State(Recipe the_recipe, const RunStart& start, Communicators co
       schedule(recipe, steps_per_epoch),
       run_path(start.directory) {
     check_recipe(recipe, static_cast<std::int64_t>(ranks()));
+    if (gathered && !parameters.frozen.empty()) {
+        throw base::UsageError(
+            "optimizer.rate_factors that freeze parameters don't go with optimizer.zero_stage = 3; "
+            "use stage 2, or a small factor instead of 0");
+    }
     const auto options = loader_options();
     // Its constructor refuses what it can't do: better here than when a run directory lies there.
     [[maybe_unused]] const sharding::Augmenter probe(options.augmentation, train.task(), options.image_size,
@@ -446,11 +459,16 @@ json Trainer::State::loss_parts(const comm::Denominators& counts, double& total)
 void Trainer::State::train_step(const sharding::Batch& batch, double started) {
     reducer.zero();
     batch_norm_seconds = 0;
+    if (recipe.on_nan == "skip") {
+        statistics.keep();  // a forward pass may carry its NaN into them
+    }
     std::uint64_t own_images = 0;
     std::uint64_t skipped_now = 0;
+    std::vector<at::Tensor> own_losses;
     for (const sharding::MicroBatch& micro : batch.micro_steps()) {
         const comm::LossSums sums = task->losses(micro);
         reducer.backward(sums, &micro == &batch.micro.back());
+        own_losses.push_back(at::cat(sums.parts).sum());
         own_images += micro.count;
         for (std::uint64_t id : micro.sample_ids) {
             ledger.enter(id);
@@ -470,30 +488,36 @@ void Trainer::State::train_step(const sharding::Batch& batch, double started) {
                         ": every sample of the batch was skipped (", skipped_now,
                         "): the data set is damaged; 'lockstep verify' names what is wrong"));
     }
-    const StepRates rates = schedule.at(progress.optimizer_steps);
+    StepRates rates = schedule.at(progress.optimizer_steps);
+    rates.learning_rate *= progress.plateau_factor;
+    rates.bias_learning_rate *= progress.plateau_factor;
     double loss = 0;
     const json parts = loss_parts(counts, loss);
-    if (!std::isfinite(loss)) {
-        throw Error(
-            str("the loss is ", loss, " at step ", progress.optimizer_steps + 1, " (epoch ", batch.epoch + 1,
-                "): ", parts.dump(),
-                "; lower optimizer.learning_rate, lengthen schedule.warmup_epochs, or use precision = \"fp32\""));
-    }
     const double decay = average_decay();
-    const double norm = optimizer.step(update_scalars(reducer.layout(), parameters.groups, rates,
-                                                      recipe.optimizer.weight_decay, divisors(counts, images), decay));
-    if (!std::isfinite(norm)) {
-        throw Error(str("the gradient's norm is ", norm, " at step ", progress.optimizer_steps + 1,
-                        "; lower optimizer.learning_rate"));
+    double norm = std::numeric_limits<double>::quiet_NaN();
+    if (std::isfinite(loss)) {
+        norm = optimizer.step(update_scalars(reducer.layout(), parameters.groups, rates, recipe.optimizer.weight_decay,
+                                             divisors(counts, images), decay, parameters.rate_factors));
     }
-    if (recipe.batch_norm == "local") {
-        batch_norm_seconds +=
-            base::seconds_of([&] { statistics.average_over_ranks(comms.batch_norm, own_images, images); });
+    // The same on all ranks, since both are sums over them.
+    const bool has_effect = std::isfinite(norm);
+    if (!has_effect) {
+        const std::string what = std::isfinite(loss) ? str("the gradient's norm is ", norm)
+                                                     : str("the loss is ", loss, ", of the parts ", parts.dump());
+        report_not_finite(batch, what, own_losses);
+        statistics.put_back();
+        ++progress.skipped_steps;
+        ++epoch_sums.skipped_steps;
+    } else {
+        if (recipe.batch_norm == "local") {
+            batch_norm_seconds +=
+                base::seconds_of([&] { statistics.average_over_ranks(comms.batch_norm, own_images, images); });
+        }
+        statistics.update_average(decay);
+        progress.epoch_loss += loss;
     }
-    statistics.update_average(decay);
     ++progress.optimizer_steps;
     ++progress.step_in_epoch;
-    progress.epoch_loss += loss;
 
     const double seconds = base::monotonic_seconds() - started;
     const comm::ExposedTime gradients = reducer.exposed();
@@ -524,7 +548,41 @@ void Trainer::State::train_step(const sharding::Batch& batch, double started) {
                      {"communication_core_seconds", gradients.core_seconds},
                      {"rank_skew_seconds", gradients.skew_seconds}};
         line.update(parts);
+        if (!has_effect) {
+            line["skipped_step"] = true;
+        }
         run->log_metrics(line);
+    }
+}
+
+/// Throws, or warns where such steps are skipped. Every rank says what it knows of its own samples, and the stop report
+/// brings that together.
+void Trainer::State::report_not_finite(const sharding::Batch& batch, const std::string& what,
+                                       std::span<const at::Tensor> own_losses) const {
+    std::vector<std::string> samples;
+    for (std::size_t i = 0; i < own_losses.size(); ++i) {
+        if (!std::isfinite(own_losses[i].item<double>())) {
+            for (const std::uint64_t id : batch.micro.at(i).sample_ids) {
+                samples.push_back(std::to_string(id));
+            }
+        }
+    }
+    const std::string tensor = optimizer.first_not_finite_gradient();
+    const std::string text =
+        str("step ", progress.optimizer_steps + 1, " (epoch ", batch.epoch + 1, "): ", what,
+            tensor.empty() ? std::string() : "; the first gradient that isn't finite is " + tensor + "'s",
+            samples.empty()
+                ? std::string("; the loss of this rank's own samples is finite")
+                : "; this rank's loss is not finite in a micro-step of the samples " + base::join(samples, ", "));
+    if (recipe.on_nan == "stop") {
+        throw Error(
+            str(text,
+                "; lower optimizer.learning_rate, lengthen schedule.warmup_epochs, use precision = \"fp32\", or "
+                "go on without such steps: on_nan = \"skip\". Nothing was saved after step ",
+                progress.optimizer_steps));
+    }
+    if (is_first() || !samples.empty()) {
+        base::log_warning(str(text, "; the step is skipped, by on_nan"));
     }
 }
 
@@ -643,7 +701,7 @@ json Trainer::State::epoch_line(std::uint64_t epoch, std::uint64_t steps) const 
     json line = {{"kind", "epoch"},
                  {"epoch", epoch},
                  {"step", progress.optimizer_steps},
-                 {"loss", progress.epoch_loss / static_cast<double>(steps)},
+                 {"loss", ratio(progress.epoch_loss, static_cast<double>(steps - epoch_sums.skipped_steps))},
                  {"seconds", epoch_sums.seconds},
                  {"images_per_second", ratio(static_cast<double>(epoch_sums.images), epoch_sums.seconds)},
                  {"data_wait_fraction", ratio(epoch_sums.wait, epoch_sums.seconds)},
@@ -651,6 +709,9 @@ json Trainer::State::epoch_line(std::uint64_t epoch, std::uint64_t steps) const 
                  {"rank_skew_fraction", ratio(epoch_sums.skew, epoch_sums.seconds)}};
     if (epoch_sums.skipped > 0) {
         line["skipped_samples"] = epoch_sums.skipped;
+    }
+    if (epoch_sums.skipped_steps > 0) {
+        line["skipped_steps"] = epoch_sums.skipped_steps;
     }
     const comm::SentData sent = sent_so_far() - sent_before_epoch;
     if (sent.bytes > 0) {
@@ -667,6 +728,40 @@ void Trainer::State::evaluate_into(json& line, std::size_t pictures) {
     last_evaluation = evaluate(pictures);
     line.update(json(last_evaluation.metrics));
     line["evaluation_seconds"] = last_evaluation.seconds;
+    take_result(line);
+}
+
+/// What follows from an evaluation, the same on all ranks. Collective.
+void Trainer::State::take_result(json& line) {
+    const double result = fitness(last_evaluation);
+    if (result > progress.best_fitness) {
+        progress.best_fitness = result;
+        progress.best_step = progress.optimizer_steps;
+        progress.evaluations_since_best = 0;
+        line["is_best"] = true;
+        if (recipe.checkpoint.best) {
+            save_weights("best.safetensors");
+        }
+        return;
+    }
+    ++progress.evaluations_since_best;
+    const auto patience = static_cast<std::uint64_t>(recipe.schedule.patience);
+    if (recipe.schedule.name == "plateau" && progress.evaluations_since_best % patience == 0) {
+        progress.plateau_factor *= recipe.schedule.step_factor;
+        if (is_first()) {
+            base::log_info(str("no better result in ", progress.evaluations_since_best,
+                               " evaluations: the rate goes to ", progress.plateau_factor, " of its height"));
+        }
+    }
+}
+
+bool Trainer::State::is_at_end() const {
+    return progress.epoch >= static_cast<std::uint64_t>(recipe.epochs) || reached_step_limit() || stopped_early();
+}
+
+bool Trainer::State::stopped_early() const {
+    return recipe.evaluation.patience > 0 &&
+           progress.evaluations_since_best >= static_cast<std::uint64_t>(recipe.evaluation.patience);
 }
 
 void Trainer::State::finish_epoch() {
@@ -676,7 +771,7 @@ void Trainer::State::finish_epoch() {
     json line = epoch_line(finished, steps_per_epoch);
     progress.epoch_loss = 0;
     const auto epochs = static_cast<std::uint64_t>(recipe.epochs);
-    const bool is_last = finished == epochs;
+    const bool is_last = finished == epochs || reached_step_limit();
     const bool is_due = finished % static_cast<std::uint64_t>(recipe.evaluation.every_epochs) == 0 &&
                         finished >= static_cast<std::uint64_t>(recipe.evaluation.first_epoch);
     if (validation && (is_last || is_due)) {
@@ -701,7 +796,7 @@ void Trainer::State::finish_epoch() {
     }
 }
 
-/// Of the network and their moving averages: the same on all ranks.
+/// Buffers of the network, their moving averages, and parameters that nothing moves: the same on all ranks.
 std::map<std::string, at::Tensor> Trainer::State::named_buffers() {
     std::map<std::string, at::Tensor> tensors;
     for (const auto& item : task->network().named_buffers()) {
@@ -709,6 +804,9 @@ std::map<std::string, at::Tensor> Trainer::State::named_buffers() {
     }
     for (const auto& [name, tensor] : statistics.average()) {
         tensors["average-buffers/" + name] = tensor;
+    }
+    for (const auto& [name, tensor] : parameters.frozen) {
+        tensors["parameters/" + name] = tensor;
     }
     return tensors;
 }
@@ -744,16 +842,16 @@ void Trainer::State::save(bool with_weights) {
                                     .tensors = named_buffers()};
     save_checkpoint(run_path, content, pieces_to_save(), recipe.checkpoint.keep, comms.control);
     if (with_weights) {
-        save_weights();
+        save_weights("weights.safetensors");
     }
 }
 
 /// Collective.
-void Trainer::State::save_weights() {
+void Trainer::State::save_weights(const char* file) {
     swap_average();
     with_whole_parameters([&] {
         if (is_first()) {
-            save_network(run_path / "weights.safetensors", task->network(),
+            save_network(run_path / file, task->network(),
                          {recipe.model, train.classes(), recipe.image_size, recipe.small_images});
         }
     });
@@ -807,7 +905,7 @@ void Trainer::State::load(const CheckpointContent& content, const fs::path& path
     }
     progress = content.progress;
     checkpoint_checksum = content.checksum;
-    optimizer.set_steps(progress.optimizer_steps);
+    optimizer.set_steps(progress.optimizer_steps - progress.skipped_steps);
     if (is_first()) {
         ledger = {content.ledger_count, content.ledger_hash};
     }
@@ -851,7 +949,9 @@ void Trainer::State::finish_run() {
                           {"data_wait_fraction", ratio(training_wait, training_seconds)},
                           {"metrics", last_evaluation.metrics},
                           {"epochs", progress.epoch},
-                          {"steps", progress.optimizer_steps}};
+                          {"steps", progress.optimizer_steps},
+                          {"skipped_steps", progress.skipped_steps},
+                          {"best_step", progress.best_step}};
     run->write_summary(summary);
     write_report(run_path, last_evaluation.pictures, train.classes());
     const std::string table =
@@ -866,8 +966,7 @@ void Trainer::State::finish_run() {
 /// Collective. A run that has reached its end and says so is left as it is; one that was killed before it could is
 /// finished.
 bool Trainer::State::nothing_is_left() {
-    const bool is_over = progress.epoch >= static_cast<std::uint64_t>(recipe.epochs) || reached_step_limit();
-    std::int32_t nothing = is_first() && is_over && fs::exists(run_path / "summary.json") ? 1 : 0;
+    std::int32_t nothing = is_first() && is_at_end() && fs::exists(run_path / "summary.json") ? 1 : 0;
     comms.control.broadcast(comm::Buffer::of(std::span<std::int32_t>(&nothing, 1)), comm::Rank{0}, "what is left");
     return nothing != 0;
 }
@@ -898,7 +997,7 @@ Outcome Trainer::run() {
     base::Progress display(s.is_first() ? "training" : "", "steps", last_step, s.progress.optimizer_steps);
     const auto save_every = static_cast<std::uint64_t>(s.recipe.checkpoint.every_steps);
     const auto agree_every = static_cast<std::uint64_t>(s.recipe.communication.agreement_steps);
-    while (s.progress.epoch < static_cast<std::uint64_t>(s.recipe.epochs) && !s.reached_step_limit()) {
+    while (!s.is_at_end()) {
         const double started = base::monotonic_seconds();
         s.enter("reading data");
         sharding::Batch batch = loader.next();
@@ -921,6 +1020,10 @@ Outcome Trainer::run() {
         } else if (save_every > 0 && s.progress.optimizer_steps % save_every == 0) {
             s.save(false);
         }
+    }
+    if (s.stopped_early() && s.is_first()) {
+        base::log_info(str("no better result in ", s.progress.evaluations_since_best,
+                           " evaluations: the run ends, by evaluation.patience"));
     }
     s.finish_run();
     return Outcome::finished;

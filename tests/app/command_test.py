@@ -223,6 +223,62 @@ class Command(unittest.TestCase):
         self.assertEqual((2, 6, 2), (cut["epoch"], cut["step"], cut["steps_left_out"]))
         self.assertEqual(json.loads((out / "summary.json").read_text())["metrics"]["AP50"], cut["AP50"])
 
+    def lines(self, out, kind):
+        return [line for line in map(json.loads, (out / "metrics.jsonl").read_text().splitlines()) if line["kind"] == kind]
+
+    def test_steps_that_are_not_finite_stop_or_are_skipped(self):
+        raw = bytearray((self.trained / "weights.safetensors").read_bytes())
+        length = int.from_bytes(raw[:8], "little")
+        at = 8 + length + json.loads(raw[8 : 8 + length])["model.0.conv.weight"]["data_offsets"][0]
+        raw[at : at + 4] = struct.pack("<f", float("nan"))
+        poisoned = self.folder / "poisoned.safetensors"
+        poisoned.write_bytes(raw)
+        broken = ("--set", f"initial_weights={poisoned}", "--set", "max_steps=2", "--set", "data.validation=")
+        out = self.folder / "nan"
+        self.expect_refused(run("train", self.recipe, "--out", out, *broken, ranks=2), 1, "step 1 (epoch 1)", "nan", "model.",
+                            "rank 0", "rank 1", "not finite in a micro-step of the samples", 'on_nan = "skip"')
+        self.assertFalse((out / "checkpoints").exists())
+        skipped = self.folder / "nan-skipped"
+        result = run("train", self.recipe, "--out", skipped, *broken, "--set", "on_nan=skip", ranks=2)
+        self.assertEqual(0, result.returncode, result.stderr[-2000:])
+        self.assertEqual([True, True], [line["skipped_step"] for line in self.lines(skipped, "step")])
+        self.assertEqual(2, json.loads((skipped / "summary.json").read_text())["skipped_steps"])
+
+    def test_frozen_parameters_stay_also_over_a_resume(self):
+        out = self.folder / "frozen"
+        frozen = ("--set", "optimizer.rate_factors=model.0=0 model.1=0.1")
+        self.assertEqual(0, run("train", self.recipe, "--out", out, *frozen, "--set", f"initial_weights={self.trained}/weights.safetensors",
+                                "--set", "max_steps=2", ranks=2).returncode)
+        self.assertEqual(0, run("train", self.recipe, "--resume", out, *frozen, "--set", f"initial_weights={self.trained}/weights.safetensors", ranks=2).returncode)
+        before, after = (self.tensors(folder / "weights.safetensors") for folder in (self.trained, out))
+        for name in before:
+            if name.startswith("model.0.") and ".bn.running" not in name and "num_batches" not in name:
+                self.assertEqual(before[name], after[name], name)
+        self.assertNotEqual(before["model.1.conv.weight"], after["model.1.conv.weight"])
+        self.expect_refused(run("train", self.recipe, "--out", self.folder / "none", "--set", "optimizer.rate_factors=modle=0"), 2, "modle", "model.0")
+
+    def tensors(self, path):
+        """The bytes of each tensor of a safetensors file, by name."""
+        raw = path.read_bytes()
+        length = int.from_bytes(raw[:8], "little")
+        entries = json.loads(raw[8 : 8 + length])
+        return {name: raw[8 + length + entry["data_offsets"][0] : 8 + length + entry["data_offsets"][1]]
+                for name, entry in entries.items() if name != "__metadata__"}
+
+    def test_the_rate_follows_results_and_a_run_without_better_ones_ends(self):
+        out = self.folder / "plateau"
+        # With a rate of almost nothing no result is better than the first.
+        result = run("train", self.recipe, "--out", out, "--set", "epochs=9", "--set", "schedule.name=plateau", "--set", "schedule.patience=2",
+                     "--set", "optimizer.learning_rate=1e-12", "--set", "schedule.warmup_epochs=0", "--set", "evaluation.patience=4",
+                     "--set", "evaluation.weights=live", "--set", "batch_norm=frozen", ranks=2)
+        self.assertEqual(0, result.returncode, result.stderr[-2000:])
+        self.assertIn("evaluation.patience", result.stderr)
+        epochs = self.lines(out, "epoch")
+        self.assertEqual([True] + 4 * [False], [line.get("is_best", False) for line in epochs])
+        self.assertEqual([1e-12] * 12 + [1e-13] * 8, [round(line["learning_rate"], 15) for line in self.lines(out, "step")])
+        self.assertTrue((out / "best.safetensors").is_file())
+        self.assertEqual(4, json.loads((out / "summary.json").read_text())["best_step"])
+
     def test_settings_of_communication_reach_the_ranks(self):
         out = self.folder / "rounded"
         result = run("train", "--set", "epochs=2", self.recipe, "--out", out, "--set", "communication.topology=flat",

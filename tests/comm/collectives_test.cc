@@ -105,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(All, AllReduceAlgorithms, testing::ValuesIn(mpi_all_red
 
 /// What a rank sends, by the algorithm's formula; all of it is payload.
 TEST(AllReduceAlgorithms, SendAsManyBytesAsTheyShould) {
-    const std::size_t count = 3 << 20;  // cut evenly by 1 to 4 ranks
+    const std::size_t count = 840 << 12;  // cut evenly by 1 to 8 ranks
     const std::size_t bytes = count * sizeof(float);
     std::vector<float> values(count, 1.0F);
     for (const MpiAllReduce algorithm : mpi_all_reduces) {

@@ -10,11 +10,12 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
-#include <numeric>
-
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,7 +31,9 @@
 namespace lockstep::comm {
 namespace {
 
-using trainer::AdamWRule;
+using trainer::AdamRule;
+using trainer::LambRule;
+using trainer::LarsRule;
 using trainer::ParameterGroup;
 using trainer::SgdRule;
 
@@ -106,7 +109,7 @@ class Network {
     at::ScalarType type_;
 };
 
-enum class Rule { sgd, adamw };
+enum class Rule { sgd, adamw, lars, lamb };
 
 struct Settings {
     ZeroStage stage = ZeroStage::none;
@@ -120,10 +123,17 @@ struct Settings {
 };
 
 std::unique_ptr<UpdateRule> make_rule(Rule rule) {
-    if (rule == Rule::sgd) {
-        return std::make_unique<SgdRule>();
+    switch (rule) {
+        case Rule::sgd:
+            return std::make_unique<SgdRule>();
+        case Rule::adamw:
+            return std::make_unique<AdamRule>(trainer::Decay::decoupled, 0.99);
+        case Rule::lars:
+            return std::make_unique<LarsRule>(0.05);
+        case Rule::lamb:
+            return std::make_unique<LambRule>(0.99);
     }
-    return std::make_unique<AdamWRule>(0.99);
+    return nullptr;
 }
 
 /// What a training ends with: whole tensors on every rank.
@@ -221,8 +231,8 @@ Trained train(Communicator& ranks, const Settings& settings, int steps) {
 }
 
 std::string label(const Settings& settings) {
-    return base::str("stage ", static_cast<int>(settings.stage), settings.rule == Rule::sgd ? " sgd" : " adamw",
-                     " clip ", settings.clip_norm, ", ", settings.micro_steps, " micro-steps, ", settings.type);
+    return base::str("stage ", static_cast<int>(settings.stage), " rule ", static_cast<int>(settings.rule), " clip ",
+                     settings.clip_norm, ", ", settings.micro_steps, " micro-steps, ", settings.type);
 }
 
 double largest_difference(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
@@ -292,9 +302,9 @@ TEST(JobCommunicators, ShardsOfEachNodeTakeEvenNodesOfSeveralRanks) {
     }
 }
 
-TEST(PartitionedOptimizer, ClippingAndAccumulationDifferByRoundingOnly) {
+TEST(PartitionedOptimizer, ClippingAccumulationAndNormsOfTensorsDifferByRoundingOnly) {
     const auto ranks = make_ranks();
-    for (const Rule rule : {Rule::sgd, Rule::adamw}) {
+    for (const Rule rule : {Rule::sgd, Rule::adamw, Rule::lars, Rule::lamb}) {
         for (const int micro_steps : {1, 3}) {
             const Settings base{.rule = rule, .clip_norm = 0.5, .micro_steps = micro_steps, .type = at::kDouble};
             const Trained whole = train(*ranks, base, steps);
@@ -315,6 +325,51 @@ TEST(PartitionedOptimizer, ClippingAndAccumulationDifferByRoundingOnly) {
                     << label(settings);
             }
         }
+    }
+}
+
+/// Whoever owns the broken gradient, all ranks leave everything as it was.
+TEST(PartitionedOptimizer, AStepThatIsNotFiniteChangesNothing) {
+    const auto ranks = make_ranks();
+    for (const ZeroStage stage : {ZeroStage::none, ZeroStage::state, ZeroStage::gradients}) {
+        const ShardScope scope(*ranks);
+        Network network(at::kFloat);
+        GradientReducer reducer(scope, network.reduced, 1, stage);
+        PartitionedOptimizer optimizer(scope, reducer.layout(), reducer.partition(), network.tensors,
+                                       [&](const OwnedRange& range) { return reducer.owned_gradient(range); },
+                                       std::make_unique<AdamRule>(trainer::Decay::decoupled, 0.99),
+                                       {.clip_norm = 1, .keep_average = true});
+        const auto step = [&](double phase, double factor) {
+            reducer.zero();
+            LossSums losses = network.losses(2, phase + index_of(ranks->rank()), nullptr);
+            if (index_of(ranks->rank()) == ranks->size() - 1) {
+                losses.sums[1] = losses.sums[1] * factor;
+            }
+            reducer.backward(losses, true);
+            const Denominators counts = reducer.finish();
+            return optimizer.step(trainer::update_scalars(reducer.layout(), network.groups,
+                                                          {.learning_rate = 0.02, .momentum = 0.9}, 0.01,
+                                                          counts.per_head, 0.8));
+        };
+        EXPECT_TRUE(std::isfinite(step(0, 1)));
+        EXPECT_EQ(optimizer.first_not_finite_gradient(), "");
+        const auto values = [&] {
+            std::vector<at::Tensor> copies;
+            for (const OwnedPiece& piece : optimizer.owned_pieces()) {
+                copies.push_back(piece.values.clone());
+            }
+            return copies;
+        };
+        const auto before = values();
+        EXPECT_FALSE(std::isfinite(step(1, std::numeric_limits<double>::infinity())));
+        EXPECT_EQ(optimizer.steps(), 1U);
+        const auto after = values();
+        for (std::size_t i = 0; i < before.size(); ++i) {
+            EXPECT_TRUE(at::equal(before[i], after[i])) << optimizer.owned_pieces()[i].name;
+        }
+        const std::vector<std::string> named = ranks->all_gather_texts(optimizer.first_not_finite_gradient(), "test");
+        EXPECT_TRUE(std::ranges::any_of(named, [](const std::string& name) { return name.starts_with("second."); }));
+        EXPECT_TRUE(std::isfinite(step(2, 1)));
     }
 }
 

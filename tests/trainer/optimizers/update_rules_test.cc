@@ -79,7 +79,7 @@ TYPED_TEST(UpdateRuleTest, AdamWFollowsThePaperByHand) {
         const auto gradients = in_double(memory.gradients);
         auto expected = in_double(memory.parameters);
         std::vector<double> m(count), v(count);
-        const AdamWRule rule(beta2);
+        const AdamRule rule(Decay::decoupled, beta2);
         for (int step = 1; step <= 4; ++step) {
             const comm::UpdateScalars scalars{0.01, 0.1, 0.9, 2.0, step, 0};
             rule.update(memory.spans(2), scalars);
@@ -99,6 +99,98 @@ TYPED_TEST(UpdateRuleTest, AdamWFollowsThePaperByHand) {
     }
 }
 
+/// Kingma and Ba's algorithm 1, with the decay as L2 regularisation.
+TYPED_TEST(UpdateRuleTest, AdamPutsTheDecayIntoTheGradient) {
+    Memory<TypeParam> memory;
+    const auto gradients = in_double(memory.gradients);
+    auto expected = in_double(memory.parameters);
+    std::vector<double> m(count), v(count);
+    const AdamRule rule(Decay::in_gradient, 0.99);
+    for (int step = 1; step <= 4; ++step) {
+        rule.update(memory.spans(2), {0.01, 0.1, 0.9, 2.0, step, 0});
+        for (std::size_t i = 0; i < count; ++i) {
+            const double g = 2.0 * gradients[i] + 0.1 * expected[i];
+            m[i] = 0.9 * m[i] + 0.1 * g;
+            v[i] = 0.99 * v[i] + 0.01 * g * g;
+            expected[i] -=
+                0.01 * (m[i] / (1 - std::pow(0.9, step))) / (std::sqrt(v[i] / (1 - std::pow(0.99, step))) + 1e-8);
+            EXPECT_NEAR(memory.parameters[i], expected[i], this->tolerance) << "step " << step << " element " << i;
+        }
+    }
+}
+
+double norm(const std::vector<double>& values) {
+    double sum = 0;
+    for (const double value : values) {
+        sum += value * value;
+    }
+    return std::sqrt(sum);
+}
+
+/// As PartitionedOptimizer does it: norms over the whole tensor first, from two stretches.
+template <typename T>
+void adapt_and_update(const comm::UpdateRule& rule, Memory<T>& memory, comm::UpdateScalars scalars) {
+    const std::size_t states = rule.state_names().size();
+    const auto left = rule.squared_norms(memory.spans(states, 0, 41), scalars);
+    const auto right = rule.squared_norms(memory.spans(states, 41), scalars);
+    scalars.trust_ratio =
+        rule.trust_ratio({left.parameters + right.parameters, left.direction + right.direction}, scalars);
+    rule.update(memory.spans(states), scalars);
+}
+
+/// Algorithm 1 of You, Gitman and Ginsburg.
+TYPED_TEST(UpdateRuleTest, LarsFollowsThePaperByHand) {
+    Memory<TypeParam> memory;
+    auto gradients = in_double(memory.gradients);
+    for (double& gradient : gradients) {
+        gradient *= 0.5;
+    }
+    auto expected = in_double(memory.parameters);
+    std::vector<double> velocity(count);
+    const LarsRule rule(0.02);
+    for (int step = 1; step <= 4; ++step) {
+        adapt_and_update(rule, memory, {0.5, 0.01, 0.9, 0.5, step, 0});
+        const double local = 0.02 * norm(expected) / (norm(gradients) + 0.01 * norm(expected));
+        for (std::size_t i = 0; i < count; ++i) {
+            velocity[i] = 0.9 * velocity[i] + 0.5 * local * (gradients[i] + 0.01 * expected[i]);
+            expected[i] -= velocity[i];
+            EXPECT_NEAR(memory.parameters[i], expected[i], this->tolerance) << "step " << step << " element " << i;
+        }
+    }
+}
+
+/// Algorithm 2 of You et al.
+TYPED_TEST(UpdateRuleTest, LambFollowsThePaperByHand) {
+    Memory<TypeParam> memory;
+    const auto gradients = in_double(memory.gradients);
+    auto expected = in_double(memory.parameters);
+    std::vector<double> m(count), v(count), direction(count);
+    const LambRule rule(0.99);
+    for (int step = 1; step <= 4; ++step) {
+        adapt_and_update(rule, memory, {0.1, 0.01, 0.9, 2.0, step, 0});
+        for (std::size_t i = 0; i < count; ++i) {
+            const double g = 2.0 * gradients[i];
+            m[i] = 0.9 * m[i] + 0.1 * g;
+            v[i] = 0.99 * v[i] + 0.01 * g * g;
+            direction[i] = (m[i] / (1 - std::pow(0.9, step))) / (std::sqrt(v[i] / (1 - std::pow(0.99, step))) + 1e-6) +
+                           0.01 * expected[i];
+        }
+        const double ratio = norm(expected) / norm(direction);
+        for (std::size_t i = 0; i < count; ++i) {
+            expected[i] -= 0.1 * ratio * direction[i];
+            EXPECT_NEAR(memory.parameters[i], expected[i], this->tolerance) << "step " << step << " element " << i;
+        }
+    }
+}
+
+TYPED_TEST(UpdateRuleTest, TensorsOfZeroesTakeTheGlobalRate) {
+    const comm::UpdateScalars scalars{0.1, 0.01, 0.9, 1.0, 1, 0};
+    EXPECT_EQ(LarsRule(0.001).trust_ratio({0, 1}, scalars), 1);
+    EXPECT_EQ(LarsRule(0.001).trust_ratio({0, 0}, scalars), 1);
+    EXPECT_EQ(LambRule(0.99).trust_ratio({0, 1}, scalars), 1);
+    EXPECT_EQ(LambRule(0.99).trust_ratio({1, 0}, scalars), 1);
+}
+
 /// From zero, one step leaves just the shares that are taken of the new values. Where a decay is rounded to FP32 before
 /// it is taken from 1, the share is off by 1.7e-4 of itself at 0.9999, and by a fifth at 1 - 1e-7.
 TYPED_TEST(UpdateRuleTest, SharesAreExactForDecaysNearOne) {
@@ -108,7 +200,8 @@ TYPED_TEST(UpdateRuleTest, SharesAreExactForDecaysNearOne) {
         Memory<TypeParam> memory;
         memory.average.assign(count, 0);
         const auto gradients = in_double(memory.gradients);
-        AdamWRule(decay).update(memory.spans(2), {.learning_rate = 0.01, .momentum = decay, .average_decay = decay});
+        AdamRule(Decay::decoupled, decay)
+            .update(memory.spans(2), {.learning_rate = 0.01, .momentum = decay, .average_decay = decay});
         for (std::size_t i = 0; i < count; ++i) {
             const std::string where = "decay " + std::to_string(decay) + " element " + std::to_string(i);
             const double g = gradients[i], p = memory.parameters[i];
@@ -122,7 +215,7 @@ TYPED_TEST(UpdateRuleTest, SharesAreExactForDecaysNearOne) {
 /// What partitioned optimizers rely on: a range updated by itself gets the same bits as within the whole.
 TYPED_TEST(UpdateRuleTest, RangesAreUpdatedAsInTheWhole) {
     const SgdRule sgd;
-    const AdamWRule adamw(0.999);
+    const AdamRule adamw(Decay::decoupled, 0.999);
     for (const comm::UpdateRule* rule :
          {static_cast<const comm::UpdateRule*>(&sgd), static_cast<const comm::UpdateRule*>(&adamw)}) {
         Memory<TypeParam> whole, parts;
