@@ -183,9 +183,24 @@ void draw(const Tile& tile, const Scene& scene, const Affine& to_canvas, std::ui
     }
 }
 
+/// Whether the first tile alone is seen: it covers the canvas, and the output's corners lie on it.
+bool leaves_nothing_to_fill(const Scene& scene, const Affine& to_canvas, std::uint32_t size) {
+    const Tile& tile = scene.tiles.front();
+    const auto canvas = static_cast<double>(scene.canvas);
+    const double side = size;
+    const std::array<Point, 4> corners{{{0, 0}, {side, 0}, {0, side}, {side, side}}};
+    return tile.left <= 0 && tile.top <= 0 && tile.left + tile.sample.width >= scene.canvas &&
+           tile.top + tile.sample.height >= scene.canvas && std::ranges::all_of(corners, [&](Point corner) {
+               const auto [x, y] = to_canvas(corner);
+               return x >= 0 && x <= canvas && y >= 0 && y <= canvas;
+           });
+}
+
 void draw(const Scene& scene, std::uint32_t size, std::uint8_t fill, std::uint8_t* output) {
-    std::memset(output, fill, std::size_t{size} * size * channels);
     const Affine to_canvas = scene.to_output.inverse();
+    if (!leaves_nothing_to_fill(scene, to_canvas, size)) {
+        std::memset(output, fill, std::size_t{size} * size * channels);
+    }
     for (const Tile& tile : scene.tiles) {
         draw(tile, scene, to_canvas, size, output);
     }
@@ -396,17 +411,23 @@ ImageSize fitted_size(ImageSize sample, Task task, std::uint32_t image_size) {
 
 FittedSample fit(const Sample& sample, std::shared_ptr<const std::uint8_t> pixels, Task task, std::uint32_t image_size,
                  std::optional<ImageSize> given) {
-    const ImageSize size = given.value_or(ImageSize{sample.width, sample.height});
+    ImageBuffers buffers;
+    return fit(sample, std::move(pixels), given.value_or(ImageSize{sample.width, sample.height}), task, image_size,
+               buffers);
+}
+
+FittedSample fit(const Sample& sample, std::shared_ptr<const std::uint8_t> pixels, ImageSize given, Task task,
+                 std::uint32_t image_size, ImageBuffers& buffers) {
     const auto [width, height] = fitted_size({sample.width, sample.height}, task, image_size);
     FittedSample fitted{.source = sample, .width = width, .height = height, .pixels = std::move(pixels)};
-    if (fitted.width != size.width || fitted.height != size.height) {
-        const cv::Mat source(static_cast<int>(size.height), static_cast<int>(size.width), CV_8UC3,
+    if (width != given.width || height != given.height) {
+        const cv::Mat source(static_cast<int>(given.height), static_cast<int>(given.width), CV_8UC3,
                              const_cast<std::uint8_t*>(fitted.pixels.get()));
-        const auto resized =
-            std::make_shared<std::vector<std::uint8_t>>(std::size_t{fitted.width} * fitted.height * channels);
-        cv::Mat target(static_cast<int>(fitted.height), static_cast<int>(fitted.width), CV_8UC3, resized->data());
+        const std::shared_ptr<Image> resized = buffers.take();
+        resized->resize(width, height);
+        cv::Mat target(static_cast<int>(height), static_cast<int>(width), CV_8UC3, resized->pixels.data());
         cv::resize(source, target, target.size(), 0, 0, cv::INTER_LINEAR);
-        fitted.pixels = std::shared_ptr<const std::uint8_t>(resized, resized->data());
+        fitted.pixels = std::shared_ptr<const std::uint8_t>(resized, resized->pixels.data());
     }
     return fitted;
 }

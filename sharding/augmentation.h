@@ -61,6 +61,9 @@ ImageSize fitted_size(ImageSize sample, Task task, std::uint32_t image_size);
 /// where no resizing is needed.
 FittedSample fit(const Sample& sample, std::shared_ptr<const std::uint8_t> pixels, Task task, std::uint32_t image_size,
                  std::optional<ImageSize> given = std::nullopt);
+/// The same, with resized pixels in one of `buffers`.
+FittedSample fit(const Sample& sample, std::shared_ptr<const std::uint8_t> pixels, ImageSize given, Task task,
+                 std::uint32_t image_size, ImageBuffers& buffers);
 
 /// What make() tells beside pixels and boxes.
 struct Placement {

@@ -10,11 +10,9 @@
 #include "sharding/augmentation.h"
 #include "sharding/dataset.h"
 #include "sharding/epoch_order.h"
+#include "sharding/sample_reader.h"
 
 namespace lockstep::sharding {
-
-/// `scaled`: JPEGs leave the decoder at 1/2, 1/4 or 1/8 where the image size is that much smaller (decode_reduced).
-enum class DecodeMode : std::uint8_t { full = 0, scaled = 1 };
 
 /// What becomes of a sample that can't be read, fails its checksum or doesn't decode, or whose mosaic or mixup partner
 /// does so.
