@@ -552,4 +552,16 @@ Placement Augmenter::make(std::uint64_t epoch, std::uint64_t id, const Fetch& fe
     return placement;
 }
 
+std::vector<std::uint64_t> Augmenter::likely_partners(std::uint64_t epoch, std::uint64_t id) const {
+    constexpr std::size_t of_mosaic = 3;
+    std::vector<std::uint64_t> partners;
+    if (options_.enabled && options_.mosaic > 0.5 && epoch < closing_epoch_) {
+        base::Random random(seed_, base::RandomPurpose::mosaic, epoch, id);
+        for (std::size_t i = 0; i < of_mosaic; ++i) {
+            partners.push_back(random.below(dataset_size_));
+        }
+    }
+    return partners;
+}
+
 }  // namespace lockstep::sharding

@@ -91,6 +91,9 @@ class Augmenter {
     Placement make(std::uint64_t epoch, std::uint64_t id, const Fetch& fetch, std::span<std::uint8_t> pixels,
                    std::vector<TargetBox>& boxes) const;
 
+    /// Partners that make() will most likely fetch, to be read ahead.
+    std::vector<std::uint64_t> likely_partners(std::uint64_t epoch, std::uint64_t id) const;
+
   private:
     AugmentationOptions options_;
     Task task_;

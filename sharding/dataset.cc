@@ -493,4 +493,10 @@ void Dataset::prefetch(std::uint64_t id) const {
     place.shard.mapped.will_need(place.shard.pool_file_offset + begin, place.shard.offsets[place.index + 1] - begin);
 }
 
+void Dataset::let_go() const {
+    for (const Shard& shard : state_->shards) {
+        shard.mapped.let_go();
+    }
+}
+
 }  // namespace lockstep::sharding

@@ -86,6 +86,9 @@ class Dataset {
     std::uint64_t compute_content_hash() const;
     /// Asks the kernel to read this sample's bytes ahead. Does nothing under ReadPath::hdf5.
     void prefetch(std::uint64_t id) const;
+    /// Takes what was touched of the shards out of this process's memory, not out of the kernel's: mapped files
+    /// would else grow by all that is read. Spans stay valid.
+    void let_go() const;
 
   private:
     struct State;

@@ -1,6 +1,7 @@
 #include "sharding/loader.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -49,7 +50,9 @@ class SampleStore {
 
     FittedSample fitted(std::uint64_t id, ImageBuffers& buffers) {
         if (kept_.empty()) {
-            return reader_.read(id, buffers);
+            FittedSample sample = reader_.read(id, buffers);
+            touched(sample.source.bytes.size());
+            return sample;
         }
         {
             const std::lock_guard lock(mutex_);
@@ -79,7 +82,18 @@ class SampleStore {
     const Dataset& dataset() const { return reader_.dataset(); }
 
   private:
+    /// Bounds what the mapped shards add to this process's memory.
+    void touched(std::uint64_t bytes) {
+        constexpr std::uint64_t pages_around = 64 << 10;  // a fault maps so much at once
+        constexpr std::uint64_t most_mapped = 32 << 20;
+        if ((mapped_ += std::max(bytes, pages_around)) > most_mapped) {
+            mapped_ = 0;
+            dataset().let_go();
+        }
+    }
+
     SampleReader reader_;
+    std::atomic<std::uint64_t> mapped_{0};
     std::mutex mutex_;
     std::vector<FittedSample> kept_;  ///< by id; empty where nothing is kept, without pixels where not yet decoded
 };
@@ -224,6 +238,9 @@ class Pipeline {
                 const std::uint64_t id = order_.sample_at(plan->epoch, range.begin + image);
                 micro.sample_ids.push_back(id);
                 store_.announce(id);
+                for (const std::uint64_t partner : augmenter_.likely_partners(plan->epoch, id)) {
+                    store_.announce(partner);
+                }
                 job->units.push_back({.micro = micro_index, .image = image, .boxes = {}, .skipped = {}});
             }
         }

@@ -17,8 +17,8 @@
 #include "comm/gradient_reducer.h"
 #include "comm/partitioned_optimizer.h"
 #include "comm/rank_log.h"
-#include "sharding/augmentation.h"
 #include "sharding/loader.h"
+#include "trainer/loader_options.h"
 #include "trainer/models/layers.h"
 #include "trainer/models/network_of_units.h"
 #include "trainer/optimizers/parameter_groups.h"
@@ -55,28 +55,6 @@ std::vector<RunningStatistics::NamedBuffer> buffers_of(torch::nn::Module& networ
     return buffers;
 }
 
-sharding::AugmentationOptions augmentation_options(const Recipe& recipe) {
-    const auto& a = recipe.augmentation;
-    sharding::AugmentationOptions options;
-    options.enabled = a.enabled;
-    options.mosaic = a.mosaic;
-    options.mixup = a.mixup;
-    options.degrees = a.degrees;
-    options.translate = a.translate;
-    options.scale = a.scale;
-    options.shear = a.shear;
-    options.hsv_hue = a.hsv_hue;
-    options.hsv_saturation = a.hsv_saturation;
-    options.hsv_value = a.hsv_value;
-    options.contrast = a.contrast;
-    options.flip_horizontal = a.flip_horizontal;
-    options.flip_vertical = a.flip_vertical;
-    options.quarter_turns = a.quarter_turns;
-    options.crop_padding = static_cast<std::uint32_t>(a.crop_padding);
-    options.erase = a.erase;
-    return options;
-}
-
 sharding::EpochOrder order_of(const Recipe& recipe, std::uint64_t size) {
     using enum sharding::OrderKind;
     const std::string& name = recipe.data.order;
@@ -85,10 +63,6 @@ sharding::EpochOrder order_of(const Recipe& recipe, std::uint64_t size) {
             size,
             {.block = static_cast<std::uint64_t>(recipe.data.block),
              .window = static_cast<std::uint64_t>(recipe.data.window)}};
-}
-
-sharding::ReadPath read_path_of(const Recipe& recipe) {
-    return recipe.data.read == "hdf5" ? sharding::ReadPath::hdf5 : sharding::ReadPath::mmap;
 }
 
 std::optional<sharding::Dataset> open_validation_data(const Recipe& recipe, const sharding::Dataset& train) {
@@ -165,7 +139,6 @@ struct Trainer::State {
 
     bool is_first() const { return comm::index_of(comms.control.rank()) == 0; }
     std::uint64_t ranks() const { return static_cast<std::uint64_t>(comms.control.size()); }
-    sharding::LoaderOptions loader_options() const;
     double average_decay() const;
     std::uint64_t skipped_of_ranks(std::uint64_t own);
     void agree_on_start();
@@ -277,7 +250,7 @@ Trainer::State::State(Recipe the_recipe, const RunStart& start, Communicators co
       schedule(recipe, steps_per_epoch),
       run_path(start.directory) {
     check_recipe(recipe, static_cast<std::int64_t>(ranks()));
-    const auto options = loader_options();
+    const auto options = loader_options(recipe, cores_per_rank);
     // Its constructor refuses what it can't do: better here than when a run directory lies there.
     [[maybe_unused]] const sharding::Augmenter probe(options.augmentation, train.task(), options.image_size,
                                                      options.seed, options.closing_epoch, train.size());
@@ -341,25 +314,6 @@ void Trainer::State::broadcast_state() {
         comms.gradients.broadcast(comm::buffer_of(plain), comm::Rank{0}, name);
         tensor.copy_(plain);
     }
-}
-
-sharding::LoaderOptions Trainer::State::loader_options() const {
-    sharding::LoaderOptions options;
-    options.image_size = static_cast<std::uint32_t>(recipe.image_size);
-    options.effective_batch = static_cast<std::uint64_t>(recipe.batch);
-    options.accumulate = static_cast<std::uint64_t>(recipe.accumulate);
-    options.threads = recipe.data.threads > 0 ? static_cast<unsigned>(recipe.data.threads) : cores_per_rank;
-    options.prefetch = static_cast<unsigned>(recipe.data.prefetch);
-    options.seed = static_cast<std::uint64_t>(recipe.seed);
-    options.augmentation = augmentation_options(recipe);
-    options.closing_epoch =
-        static_cast<std::uint64_t>(std::max<std::int64_t>(0, recipe.epochs - recipe.augmentation.closing_epochs));
-    options.verify_checksums = recipe.data.verify_checksums;
-    options.decode = recipe.data.decode == "scaled" ? sharding::DecodeMode::scaled : sharding::DecodeMode::full;
-    options.on_bad_sample =
-        recipe.data.on_bad_sample == "skip" ? sharding::BadSamplePolicy::skip : sharding::BadSamplePolicy::error;
-    options.decoded_cache_bytes = static_cast<std::uint64_t>(recipe.data.cache_mib) << 20;
-    return options;
 }
 
 double Trainer::State::average_decay() const {
@@ -891,7 +845,8 @@ Outcome Trainer::run() {
         return Outcome::finished;
     }
     const sharding::Share share{static_cast<std::uint64_t>(comm::index_of(s.comms.control.rank())), s.ranks()};
-    sharding::Loader loader(s.train, s.order, share, s.loader_options(), s.progress.epoch, s.progress.step_in_epoch);
+    sharding::Loader loader(s.train, s.order, share, loader_options(s.recipe, s.cores_per_rank), s.progress.epoch,
+                            s.progress.step_in_epoch);
     const std::uint64_t last_step =
         s.recipe.max_steps > 0 ? std::min(static_cast<std::uint64_t>(s.recipe.max_steps), s.schedule.total_steps())
                                : s.schedule.total_steps();

@@ -528,6 +528,18 @@ TEST(Mosaic, PartnersComeFromTheWholeSetAndCloseWithTheEpoch) {
     EXPECT_EQ(partners.size(), 50u);
 }
 
+TEST(Mosaic, ItsPartnersCanBeReadAhead) {
+    const std::vector<Photo> photos(50, with_rectangle(32, 32, {5, 5, 20, 20}, 0));
+    const AugmentationOptions options = enabled([](AugmentationOptions& o) { o.mosaic = 1; });
+    const Studio studio(photos, options, 32, Task::detection, 1, 10);
+    const Augmenter augmenter(options, Task::detection, 32, 1, 10, 50);
+    for (std::uint64_t id = 0; id < 50; ++id) {
+        const std::vector<std::uint64_t> fetched = studio.make(9, id).fetched;
+        EXPECT_EQ(augmenter.likely_partners(9, id), std::vector(fetched.begin() + 1, fetched.end()));
+        EXPECT_TRUE(augmenter.likely_partners(10, id).empty());
+    }
+}
+
 TEST(Mixup, BlendsByABetaDistributedWeight) {
     std::vector<Photo> photos;
     for (int level : {0, 200}) {
