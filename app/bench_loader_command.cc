@@ -1,3 +1,5 @@
+#include <ATen/Parallel.h>
+
 #include <CLI/CLI.hpp>
 #include <array>
 #include <cstdio>
@@ -73,6 +75,7 @@ nlohmann::ordered_json json_of(const bench::LoaderMeasurement& measured, const s
                         {"state", json_rows_word(row.is_cold)},
                         {"without", row.without},
                         {"images", row.images},
+                        {"samples_per_image", row.samples_per_image},
                         {"images_per_second", row.images_per_second},
                         {"least", row.least},
                         {"most", row.most},
@@ -156,6 +159,7 @@ void bench_loader(const LoaderArguments& arguments) {
     if (!arguments.scratch.empty()) {
         plan.scratch = arguments.scratch;
     }
+    at::set_num_threads(1);  // threads that spin between batches would take cores from the loader's
     const at::ScalarType type = trainer::weight_type(recipe);
     plan.copy = [type](const sharding::MicroBatch& micro) { trainer::image_tensor(micro, type); };
 

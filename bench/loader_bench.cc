@@ -33,6 +33,7 @@ using sharding::ImageSize;
 using sharding::ReadPath;
 
 constexpr std::size_t channels = 3;
+constexpr const char* without_decoding = "decoding";
 
 template <typename T>
 std::vector<T> chosen(const std::vector<T>& wanted, std::vector<T> all) {
@@ -51,6 +52,7 @@ std::vector<unsigned> thread_counts(unsigned most) {
 /// What one turn of a row gave.
 struct Turn {
     std::uint64_t images = 0;
+    std::uint64_t partners = 0;
     double seconds = 0;
     std::uint64_t pss_bytes = 0;
     bool is_cold = false;
@@ -79,7 +81,11 @@ Turn on_threads(unsigned threads, const Work& work) {
     if (error) {
         std::rethrow_exception(error);
     }
-    return {.images = images, .seconds = base::monotonic_seconds() - start, .pss_bytes = base::pss_bytes()};
+    Turn turn;
+    turn.images = images;
+    turn.seconds = base::monotonic_seconds() - start;
+    turn.pss_bytes = base::pss_bytes();
+    return turn;
 }
 
 // ---- the same samples in the other encoding ----
@@ -201,6 +207,13 @@ class Bench {
         return plan_.encodings.empty() || std::ranges::find(plan_.encodings, encoding) != plan_.encodings.end();
     }
 
+    bool wants_warm() const { return plan_.cold.empty() || std::ranges::find(plan_.cold, false) != plan_.cold.end(); }
+    bool keeps_decoded_samples() const {
+        const std::uint64_t side = plan_.options.image_size;
+        return result_.encoding == Encoding::encoded && wants(Encoding::encoded) &&
+               result_.samples <= plan_.options.decoded_cache_bytes / (side * side * channels);
+    }
+
     void plan_rows() {
         const auto counts = chosen(plan_.threads, thread_counts(plan_.options.threads));
         const LoaderRow own{.decode = plan_.options.decode, .encoding = result_.encoding, .read = plan_.read};
@@ -214,6 +227,10 @@ class Bench {
                 }
                 if (part == LoaderPart::decode || part == LoaderPart::all) {
                     add_ways(row);
+                    if (part == LoaderPart::all && keeps_decoded_samples() && wants_warm()) {
+                        row.without = without_decoding;
+                        result_.rows.push_back(row);
+                    }
                 } else if (part == LoaderPart::augment) {
                     add_augmentations(row);
                 } else {  // what needs no decoding: raw, in the map
@@ -382,7 +399,9 @@ class Bench {
         sharding::LoaderOptions options = plan_.options;
         options.threads = row.threads;
         options.decode = row.decode;
-        options.decoded_cache_bytes = 0;
+        if (row.without != without_decoding) {
+            options.decoded_cache_bytes = 0;
+        }
         if (row.part == LoaderPart::assemble) {
             options.augmentation.enabled = false;
             options.verify_checksums = false;
@@ -390,12 +409,14 @@ class Bench {
         const sharding::EpochOrder order(sharding::OrderKind::full, options.seed, data.size());
         double start = base::monotonic_seconds();
         sharding::Loader loader(data, order, {}, options);
-        if (!row.is_cold) {  // the first batch waits for the threads to start
-            loader.give_back(loader.next());
+        const std::uint64_t steps = order.steps_per_epoch(options.effective_batch);
+        if (!row.is_cold) {  // the first batch waits for the threads to start, the first epoch for what will be kept
+            for (std::uint64_t step = 0; step < (row.without == without_decoding ? steps : 1); ++step) {
+                loader.give_back(loader.next());
+            }
             start = base::monotonic_seconds();
         }
         Turn turn;
-        const std::uint64_t steps = order.steps_per_epoch(options.effective_batch);
         for (std::uint64_t step = 0; turn.images == 0 || base::monotonic_seconds() < start + seconds(); ++step) {
             if (row.is_cold && step == steps) {
                 break;
@@ -405,6 +426,7 @@ class Bench {
                 if (plan_.copy && row.part == LoaderPart::all) {
                     plan_.copy(micro);
                 }
+                turn.partners += micro.partners;
             }
             turn.images += batch.positions.count();
             loader.give_back(std::move(batch));
@@ -439,13 +461,16 @@ class Bench {
 
     static void summarize(const std::vector<Turn>& turns, LoaderRow& row) {
         std::vector<double> rates;
+        std::uint64_t partners = 0;
         row.is_cold = !turns.empty();
         for (const Turn& turn : turns) {
             rates.push_back(static_cast<double>(turn.images) / turn.seconds);
             row.images += turn.images;
+            partners += turn.partners;
             row.pss_bytes = std::max(row.pss_bytes, turn.pss_bytes);
             row.is_cold &= turn.is_cold;
         }
+        row.samples_per_image = 1 + static_cast<double>(partners) / static_cast<double>(row.images);
         std::ranges::sort(rates);
         const std::size_t middle = rates.size() / 2;
         row.images_per_second = rates.size() % 2 == 1 ? rates[middle] : (rates[middle - 1] + rates[middle]) / 2;
@@ -515,6 +540,11 @@ class Finder {
 
     /// Images a second; 0 where that was not measured.
     double rate(const LoaderRow& wanted) const {
+        const LoaderRow* const row = find(wanted);
+        return row == nullptr ? 0 : row->images_per_second;
+    }
+
+    const LoaderRow* find(const LoaderRow& wanted) const {
         const auto row = std::ranges::find_if(measured_.rows, [&](const LoaderRow& have) {
             const bool any_way = wanted.part == LoaderPart::augment || wanted.part == LoaderPart::assemble ||
                                  wanted.part == LoaderPart::copy;
@@ -522,7 +552,7 @@ class Finder {
                    (any_way || (have.decode == wanted.decode && have.encoding == wanted.encoding &&
                                 have.read == wanted.read && have.is_cold == wanted.is_cold));
         });
-        return row == measured_.rows.end() ? 0 : row->images_per_second;
+        return row == measured_.rows.end() ? nullptr : &*row;
     }
 
     /// Milliseconds of one thread for one image; 0 where that was not measured.
@@ -550,7 +580,9 @@ std::string explain(const LoaderPlan& plan, const LoaderMeasurement& measured, u
     const Finder find(plan, measured);
     const unsigned threads = plan.options.threads;
     const double warm = find.rate(find.own(LoaderPart::all));
-    const double decode = find.milliseconds(LoaderPart::decode);
+    const LoaderRow* const whole = find.find(find.own(LoaderPart::all));
+    const double samples = whole == nullptr ? 1 : whole->samples_per_image;
+    const double decode = samples * find.milliseconds(LoaderPart::decode);
     const double augment = find.milliseconds(LoaderPart::augment);
     const double assemble = find.milliseconds(LoaderPart::assemble);
     const double copy = find.milliseconds(LoaderPart::copy);
@@ -567,6 +599,8 @@ std::string explain(const LoaderPlan& plan, const LoaderMeasurement& measured, u
                   " from memory", cold > 0 ? base::str(" and ", per_second(cold), " from storage") : std::string(),
                   ". An image takes one thread ", base::fixed(decode, 2), " ms to decode and ", base::fixed(augment, 2),
                   " ms to augment");
+    constexpr double only_itself = 1.05;
+    text += samples > only_itself ? base::str(" (it shows ", base::fixed(samples, 1), " samples)") : std::string();
     text += assemble > 0 ? base::str(", ", base::fixed(assemble, 2), " ms to assemble") : std::string();
     text += copy > 0 ? base::str("; copying it takes the training thread ", base::fixed(copy, 2), " ms.\n")
                      : std::string(".\n");
@@ -629,6 +663,12 @@ std::string explain(const LoaderPlan& plan, const LoaderMeasurement& measured, u
                                            " (it changes what is learned)"));
             }
         }
+    }
+    LoaderRow kept = find.own(LoaderPart::all);
+    kept.without = without_decoding;
+    if (const double rate = find.rate(kept); rate > 0) {
+        text += base::str(
+            "From the second epoch on the decoded samples are in memory (data.cache_mib): ", per_second(rate), ".\n");
     }
     if (threads < usable_cores) {
         advice.push_back(base::str("data.threads: up to ", usable_cores, " cores may be used, and ", threads, " are"));

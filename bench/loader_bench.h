@@ -53,8 +53,9 @@ struct LoaderRow {
     sharding::ReadPath read = sharding::ReadPath::mmap;
     unsigned threads = 1;
     bool is_cold = false;      ///< proved by mincore in every round
-    std::string without = {};  ///< augmentation that was left out of this row; empty: none
+    std::string without = {};  ///< augmentation that this row leaves out, or "decoding": all samples are kept decoded
     std::uint64_t images = 0;
+    double samples_per_image = 1;  ///< read for one image of a batch: mosaic and mixup read further ones
     double images_per_second = 0;  ///< median of the rounds
     double least = 0, most = 0;    ///< images a second of the slowest and the fastest round
     std::uint64_t pss_bytes = 0;   ///< of the whole process at the end of the row, mapped shards by their share

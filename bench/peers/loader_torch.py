@@ -81,6 +81,8 @@ def peer(options):
     import numpy as np
     import torch
 
+    torch.set_num_threads(1)  # as on the other side
+
     class Jpegs(torch.utils.data.Dataset):
         def __init__(self, folder):
             self.paths = [str(path) for path in sorted(folder.glob("*.jpg"))]
