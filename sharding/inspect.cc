@@ -176,6 +176,7 @@ std::uint64_t verify_directory(const std::filesystem::path& directory, unsigned 
 }
 
 void verify_all(const Dataset& set, unsigned threads) {
+    set.check_tables();
     if (const std::uint64_t actual = set.compute_content_hash(); actual != set.content_hash()) {
         throw base::Error(base::str(set.directory().string(), ": the tables' content hash is ", hex(actual),
                                     " instead of ", hex(set.content_hash()),

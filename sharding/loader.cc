@@ -42,7 +42,8 @@ class SampleStore {
         : reader_(dataset, {.image_size = options.image_size,
                             .verify_checksums = options.verify_checksums,
                             .decode = options.decode}) {
-        const std::uint64_t bytes_of_one = std::uint64_t{options.image_size} * options.image_size * channels;
+        const std::uint64_t bytes_of_one =
+            std::uint64_t{options.image_size} * options.image_size * channels + sizeof(FittedSample);
         if (dataset.size() <= options.decoded_cache_bytes / bytes_of_one) {
             kept_.resize(dataset.size());
         }
