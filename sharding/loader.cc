@@ -85,7 +85,7 @@ class SampleStore {
   private:
     /// Bounds what the mapped shards add to this process's memory.
     void touched(std::uint64_t bytes) {
-        constexpr std::uint64_t pages_around = 64 << 10;  // a fault maps so much at once
+        constexpr std::uint64_t pages_around = 16 << 10;  // a fault maps 64 KiB at once, and small samples share them
         constexpr std::uint64_t most_mapped = 32 << 20;
         if ((mapped_ += std::max(bytes, pages_around)) > most_mapped) {
             mapped_ = 0;

@@ -69,7 +69,7 @@ class LargeDataset : public test::Scratch {
         }
         const double first = base::monotonic_seconds();
         std::uint64_t seen = 0;
-        for (int batch = 0; batch < 200; ++batch) {
+        for (int batch = 0; batch < 2000; ++batch) {
             Batch next = loader.next();
             for (std::size_t i = 0; i < next.micro[0].count; ++i) {
                 std::uint64_t id = 0;
