@@ -524,7 +524,8 @@ ImageTraits probe_traits(Bytes bytes, std::string_view name) {
         case Format::webp:
             traits.extension = ".webp";
             traits.has_alpha =
-                has_text_at(bytes, 12, "VP8X") && (Reader(bytes, false).number(20, 1).value_or(0) & 0x10) != 0;
+                (has_text_at(bytes, 12, "VP8X") && (Reader(bytes, false).number(20, 1).value_or(0) & 0x10) != 0) ||
+                (has_text_at(bytes, 12, "VP8L") && (Reader(bytes, false).u32(21).value_or(0) >> 28 & 1) != 0);
             break;
         case Format::bmp:
             traits.extension = ".bmp";

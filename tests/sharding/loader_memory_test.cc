@@ -19,17 +19,18 @@ constexpr std::size_t large = 16 << 10;
 }  // namespace
 
 // The whole program allocates through these, so that what the loader's threads do is seen.
-void* operator new(std::size_t size) {
+// Not inlined: the compiler would take new and free, seen together, for a mistake.
+[[gnu::noinline]] void* operator new(std::size_t size) {
     large_allocations += size >= large ? 1 : 0;
     if (void* memory = std::malloc(size == 0 ? 1 : size)) {
         return memory;
     }
     throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept {
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
     std::free(memory);
 }
-void operator delete(void* memory, std::size_t) noexcept {
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
     std::free(memory);
 }
 
