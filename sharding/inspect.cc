@@ -184,9 +184,10 @@ void verify_all(const Dataset& set, unsigned threads) {
     }
     base::Progress progress("verify", "images", set.size());
     const auto check = [&](std::uint64_t id) {
-        set.verify(id);
+        std::vector<std::uint8_t> room;
+        const Sample sample = set.read(id, room);
+        set.verify(sample);
         if (set.encoding() == Encoding::encoded) {
-            const Sample sample = set.sample(id);
             const std::string name = base::str(set.directory().string(), ": sample ", id, " (", set.file_name(id), ")");
             const Image image = decode_rgb(sample.bytes, name);
             if (image.width != sample.width || image.height != sample.height) {
