@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "app/commands.h"
+#include "app/recipe_for_data.h"
 #include "base/error.h"
 #include "base/resources.h"
 #include "base/text.h"
@@ -18,7 +19,6 @@
 #include "sharding/dataset_format.h"
 #include "trainer/batch_tensors.h"
 #include "trainer/loader_options.h"
-#include "trainer/recipe.h"
 #include "trainer/tasks.h"
 
 namespace lockstep::app {
@@ -44,26 +44,6 @@ struct LoaderArguments {
     bool json = false;
 };
 
-/// The recipe of a training on this data set, with Lockstep's own defaults where no recipe is given.
-trainer::Recipe recipe_for(const LoaderArguments& arguments, sharding::Task task) {
-    std::vector<trainer::Override> overrides;
-    for (const std::string& setting : arguments.settings) {
-        overrides.push_back(trainer::parse_override(setting));
-    }
-    if (!arguments.recipe.empty()) {
-        return trainer::load_recipe(arguments.recipe, overrides);
-    }
-    const std::string toml = task == sharding::Task::detection
-                                 ? "model = \"yolov10n\"\n"
-                                 : "model = \"resnet18\"\nimage_size = 224\n[augmentation]\nmosaic = 0\n";
-    overrides.insert(overrides.begin(), {"data.train", arguments.dataset.string()});
-    return trainer::parse_recipe(toml, "the defaults", overrides);
-}
-
-std::string json_rows_word(bool is_cold) {
-    return is_cold ? "cold" : "warm";
-}
-
 nlohmann::ordered_json json_of(const bench::LoaderMeasurement& measured, const std::string& explanation) {
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
     for (const bench::LoaderRow& row : measured.rows) {
@@ -72,7 +52,7 @@ nlohmann::ordered_json json_of(const bench::LoaderMeasurement& measured, const s
                         {"encoding", sharding::format::encoding_name(row.encoding)},
                         {"read", bench::name_of(row.read)},
                         {"threads", row.threads},
-                        {"state", json_rows_word(row.is_cold)},
+                        {"state", row.is_cold ? "cold" : "warm"},
                         {"without", row.without},
                         {"images", row.images},
                         {"samples_per_image", row.samples_per_image},
@@ -130,7 +110,7 @@ std::vector<T> named(const std::vector<std::string>& names, std::initializer_lis
 
 void bench_loader(const LoaderArguments& arguments) {
     const sharding::Task task = sharding::Dataset::open(arguments.dataset, ReadPath::hdf5).task();
-    const trainer::Recipe recipe = recipe_for(arguments, task);
+    const trainer::Recipe recipe = recipe_for_data(arguments.recipe, arguments.settings, arguments.dataset, task);
     const unsigned cores = base::usable_cores();
     bench::LoaderPlan plan;
     plan.dataset = arguments.dataset;

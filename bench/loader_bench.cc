@@ -305,6 +305,10 @@ class Bench {
 
     static Dataset open(const fs::path& path, ReadPath read) { return Dataset::open(path, read); }
 
+    double cut_area() const {
+        const sharding::AugmentationOptions& options = plan_.options.augmentation;
+        return options.enabled ? options.resized_crop : 0;
+    }
     double seconds() const { return plan_.seconds / plan_.rounds; }
 
     Turn take_turn(const LoaderRow& row) {
@@ -340,7 +344,8 @@ class Bench {
         const sharding::EpochOrder order(sharding::OrderKind::full, plan_.options.seed, data.size());
         const sharding::SampleReader reader(data, {.image_size = plan_.options.image_size,
                                                    .verify_checksums = plan_.options.verify_checksums,
-                                                   .decode = row.decode});
+                                                   .decode = row.decode,
+                                                   .cut_area = cut_area()});
         // As far ahead as the loader plans.
         const std::uint64_t ahead = plan_.options.effective_batch * plan_.options.prefetch;
         std::atomic<std::uint64_t> next{0};
@@ -368,7 +373,8 @@ class Bench {
         // So many that they don't stay in a core's cache, as they don't in a training.
         constexpr std::uint64_t most_fitted = 64;
         const std::uint64_t count = std::min(most_fitted, data.size());
-        const sharding::SampleReader reader(data, {.image_size = plan_.options.image_size, .decode = row.decode});
+        const sharding::SampleReader reader(
+            data, {.image_size = plan_.options.image_size, .decode = row.decode, .cut_area = cut_area()});
         ImageBuffers buffers;
         std::vector<FittedSample> fitted;
         for (std::uint64_t i = 0; i < count; ++i) {

@@ -41,7 +41,11 @@ class SampleStore {
     SampleStore(const Dataset& dataset, const LoaderOptions& options)
         : reader_(dataset, {.image_size = options.image_size,
                             .verify_checksums = options.verify_checksums,
-                            .decode = options.decode}) {
+                            .decode = options.decode,
+                            .cut_area = options.augmentation.enabled ? options.augmentation.resized_crop : 0}) {
+        if (reader_.options().cut_area > 0) {
+            return;  // of no size that is known before
+        }
         const std::uint64_t bytes_of_one =
             std::uint64_t{options.image_size} * options.image_size * channels + sizeof(FittedSample);
         if (dataset.size() <= options.decoded_cache_bytes / bytes_of_one) {
@@ -87,7 +91,8 @@ class SampleStore {
     void touched(std::uint64_t bytes) {
         constexpr std::uint64_t pages_around = 16 << 10;  // a fault maps 64 KiB at once, and small samples share them
         constexpr std::uint64_t most_mapped = 32 << 20;
-        if ((mapped_ += std::max(bytes, pages_around)) > most_mapped) {
+        const std::uint64_t mapped = mapped_ += std::max(bytes, pages_around);
+        if (mapped > most_mapped) {
             mapped_ = 0;
             dataset().let_go();
         }

@@ -71,7 +71,8 @@ struct LoaderOptions {
     DecodeMode decode = DecodeMode::full;
     BadSamplePolicy on_bad_sample = BadSamplePolicy::error;
     /// A data set whose decoded pixels (size() x image_size x image_size x 3 bytes at most) fit here stays in memory
-    /// once decoded; a larger one is decoded again each time. 0: never kept.
+    /// once decoded; a larger one is decoded again each time, and so is one that windows are cut out of
+    /// (resized_crop). 0: never kept.
     std::uint64_t decoded_cache_bytes = std::uint64_t{256} << 20;
 };
 

@@ -1,6 +1,9 @@
 #include "sharding/sample_reader.h"
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
+#include <utility>
 
 #include "base/error.h"
 
@@ -14,8 +17,7 @@ FittedSample SampleReader::read(std::uint64_t id, ImageBuffers& buffers) const {
         dataset_.verify(sample);
     }
     if (dataset_.encoding() == Encoding::raw) {
-        return fit(sample, {room, sample.bytes.data()}, {sample.width, sample.height}, dataset_.task(),
-                   options_.image_size, buffers);
+        return fitted(sample, {room, sample.bytes.data()}, {sample.width, sample.height}, buffers);
     }
     try {
         return decoded(sample, buffers);
@@ -25,18 +27,30 @@ FittedSample SampleReader::read(std::uint64_t id, ImageBuffers& buffers) const {
     }
 }
 
+FittedSample SampleReader::fitted(const Sample& sample, std::shared_ptr<const std::uint8_t> pixels, ImageSize size,
+                                  ImageBuffers& buffers) const {
+    if (options_.cut_area > 0) {
+        return {.source = sample, .width = size.width, .height = size.height, .pixels = std::move(pixels)};
+    }
+    return fit(sample, std::move(pixels), size, dataset_.task(), options_.image_size, buffers);
+}
+
 FittedSample SampleReader::decoded(const Sample& sample, ImageBuffers& buffers) const {
     const ImageSize size{sample.width, sample.height};
-    const ImageSize least =
-        options_.decode == DecodeMode::scaled ? fitted_size(size, dataset_.task(), options_.image_size) : size;
+    ImageSize least = size;
+    if (options_.decode == DecodeMode::scaled && options_.cut_area > 0) {
+        const auto side = static_cast<std::uint32_t>(std::ceil(options_.image_size / std::sqrt(options_.cut_area)));
+        least = {std::min(side, size.width), std::min(side, size.height)};
+    } else if (options_.decode == DecodeMode::scaled) {
+        least = fitted_size(size, dataset_.task(), options_.image_size);
+    }
     const std::shared_ptr<Image> image = buffers.take();
     const ImageSize full = decode_reduced(sample.bytes, least, "image data", *image);
     if (full != size) {
         throw base::Error(base::str("image data decodes to ", full.width, "x", full.height, " where the index says ",
                                     sample.width, "x", sample.height, "; import the data again"));
     }
-    return fit(sample, {image, image->pixels.data()}, {image->width, image->height}, dataset_.task(),
-               options_.image_size, buffers);
+    return fitted(sample, {image, image->pixels.data()}, {image->width, image->height}, buffers);
 }
 
 }  // namespace lockstep::sharding

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "sharding/augmentation.h"
 #include "sharding/dataset.h"
@@ -15,6 +16,9 @@ struct SampleReaderOptions {
     std::uint32_t image_size = 640;
     bool verify_checksums = true;
     DecodeMode decode = DecodeMode::full;
+    /// Above 0 samples are not fitted: windows of at least this part of their area will be cut out
+    /// (AugmentationOptions::resized_crop), so they come as large as they are, or in scaled decoding as that needs.
+    double cut_area = 0;
 };
 
 /// Reads, checks, decodes and fits one sample. Thread-safe with buffers of its own for each thread.
@@ -31,6 +35,8 @@ class SampleReader {
     const SampleReaderOptions& options() const { return options_; }
 
   private:
+    FittedSample fitted(const Sample& sample, std::shared_ptr<const std::uint8_t> pixels, ImageSize size,
+                        ImageBuffers& buffers) const;
     FittedSample decoded(const Sample& sample, ImageBuffers& buffers) const;
 
     const Dataset& dataset_;

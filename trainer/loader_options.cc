@@ -22,6 +22,10 @@ sharding::AugmentationOptions augmentation_options(const Recipe& recipe) {
     options.flip_horizontal = a.flip_horizontal;
     options.flip_vertical = a.flip_vertical;
     options.quarter_turns = a.quarter_turns;
+    options.jitter_brightness = a.jitter_brightness;
+    options.jitter_saturation = a.jitter_saturation;
+    options.jitter_hue = a.jitter_hue;
+    options.resized_crop = a.resized_crop;
     options.crop_padding = static_cast<std::uint32_t>(a.crop_padding);
     options.erase = a.erase;
     return options;

@@ -95,6 +95,10 @@ struct Recipe {
         double flip_horizontal = 0.5;
         double flip_vertical = 0;
         double quarter_turns = 0;
+        double jitter_brightness = 0;
+        double jitter_saturation = 0;
+        double jitter_hue = 0;
+        double resized_crop = 0;
         std::int64_t crop_padding = 0;
         double erase = 0;
         std::int64_t closing_epochs = 10;

@@ -1,4 +1,4 @@
-"""`lockstep bench loader`: the rows that programs rely on, the words for a person, and wrong calls.
+"""`lockstep bench loader` and `lockstep inspect --augmented`: what a training would see of a data set. The rows that programs rely on, the words for a person, and wrong calls.
 
 Usage: bench_loader_test.py LOCKSTEP
 """
@@ -51,6 +51,13 @@ with tempfile.TemporaryDirectory() as scratch:
     (row,) = json.loads(run("bench", "loader", folder / "set", "--recipe", recipe, "--what", "augment", "--threads", 1, "--seconds", 0.002, "--set",
                             "augmentation.enabled=false", "--json"))["rows"]
     assert row["read"] == "hdf5" and row["threads"] == 1, row
+
+    sheet = folder / "sheet.png"
+    run("inspect", folder / "set", "--sheet", sheet, "--augmented", "--set", "image_size=32")
+    augmented = sheet.read_bytes()
+    run("inspect", folder / "set", "--sheet", sheet)
+    assert augmented.startswith(b"\x89PNG") and augmented != sheet.read_bytes()
+    assert "--sheet" in run("inspect", folder / "set", "--augmented", code=2)
 
     assert "there are decode, augment, assemble, copy, all" in run(*fast, "--what", "decoding", code=2)
     assert "nothing to measure" in run(*fast, "--what", "all", "--encoding", "raw", "--decode", "scaled", code=2)
