@@ -42,7 +42,8 @@ class SampleStore {
         : reader_(dataset, {.image_size = options.image_size,
                             .verify_checksums = options.verify_checksums,
                             .decode = options.decode,
-                            .cut_area = options.augmentation.enabled ? options.augmentation.resized_crop : 0}) {
+                            .cut_area = options.augmentation.enabled ? options.augmentation.resized_crop : 0,
+                            .preprocessed = options.preprocessed}) {
         if (reader_.options().cut_area > 0) {
             return;  // of no size that is known before
         }
@@ -54,14 +55,17 @@ class SampleStore {
     }
 
     FittedSample fitted(std::uint64_t id, ImageBuffers& buffers) {
+        ++used_;
         if (kept_.empty()) {
             FittedSample sample = reader_.read(id, buffers);
-            touched(sample.source.bytes.size());
+            touched(reader_.options().preprocessed == nullptr ? sample.source.bytes.size()
+                                                              : std::uint64_t{sample.width} * sample.height * channels);
             return sample;
         }
         {
             const std::lock_guard lock(mutex_);
             if (kept_[id].pixels) {
+                ++used_kept_;
                 return kept_[id];
             }
         }
@@ -80,11 +84,12 @@ class SampleStore {
     /// Asks the kernel to read ahead what will be decoded.
     void announce(std::uint64_t id) const {
         if (kept_.empty()) {
-            dataset().prefetch(id);
+            reader_.storage().prefetch(id);
         }
     }
 
     const Dataset& dataset() const { return reader_.dataset(); }
+    CacheUse use() const { return {.samples = used_, .kept = used_kept_}; }
 
   private:
     /// Bounds what the mapped shards add to this process's memory.
@@ -94,12 +99,13 @@ class SampleStore {
         const std::uint64_t mapped = mapped_ += std::max(bytes, pages_around);
         if (mapped > most_mapped) {
             mapped_ = 0;
-            dataset().let_go();
+            reader_.storage().let_go();
         }
     }
 
     SampleReader reader_;
     std::atomic<std::uint64_t> mapped_{0};
+    std::atomic<std::uint64_t> used_{0}, used_kept_{0};
     std::mutex mutex_;
     std::vector<FittedSample> kept_;  ///< by id; empty where nothing is kept, without pixels where not yet decoded
 };
@@ -422,6 +428,10 @@ void Loader::give_back(Batch&& batch) {
     for (MicroBatch& micro : batch.micro) {
         state_->pipeline.give_back(std::move(micro));
     }
+}
+
+CacheUse Loader::cache_use() const {
+    return state_->store.use();
 }
 
 const LoaderOptions& Loader::options() const {

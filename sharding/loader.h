@@ -52,6 +52,12 @@ struct Batch {
     std::span<const MicroBatch> micro_steps() const { return micro; }
 };
 
+/// Where samples came from.
+struct CacheUse {
+    std::uint64_t samples = 0;  ///< all that were used
+    std::uint64_t kept = 0;     ///< of them, those that were in memory already decoded
+};
+
 /// What a rank takes of the order.
 struct Share {
     std::uint64_t rank = 0;
@@ -69,6 +75,7 @@ struct LoaderOptions {
     std::uint64_t closing_epoch = UINT64_MAX;  ///< from this epoch on mosaic and mixup are off
     bool verify_checksums = true;
     DecodeMode decode = DecodeMode::full;
+    const Dataset* preprocessed = nullptr;  ///< its samples, decoded (open_preprocessed_cache); outlives the loader
     BadSamplePolicy on_bad_sample = BadSamplePolicy::error;
     /// A data set whose decoded pixels (size() x image_size x image_size x 3 bytes at most) fit here stays in memory
     /// once decoded; a larger one is decoded again each time, and so is one that windows are cut out of
@@ -95,6 +102,8 @@ class Loader {
     void give_back(Batch&& batch);
 
     const LoaderOptions& options() const;
+    /// Since the loader was made, partners included.
+    CacheUse cache_use() const;
 
   private:
     struct State;

@@ -10,6 +10,9 @@
 namespace lockstep::sharding {
 
 FittedSample SampleReader::read(std::uint64_t id, ImageBuffers& buffers) const {
+    if (options_.preprocessed != nullptr) {
+        return preprocessed(id);
+    }
     const bool in_map = dataset_.read_path() == ReadPath::mmap;
     const std::shared_ptr<Image> room = in_map ? nullptr : buffers.take();
     const Sample sample = in_map ? dataset_.sample(id) : dataset_.read(id, room->pixels);
@@ -25,6 +28,24 @@ FittedSample SampleReader::read(std::uint64_t id, ImageBuffers& buffers) const {
         throw base::Error(base::str("sample ", id, " (", dataset_.file_name(id), ") of ", dataset_.directory().string(),
                                     ": ", error.what()));
     }
+}
+
+FittedSample SampleReader::preprocessed(std::uint64_t id) const {
+    const Sample stored = options_.preprocessed->sample(id);
+    if (options_.verify_checksums) {
+        options_.preprocessed->verify(stored);
+    }
+    const Sample sample = dataset_.sample(id);
+    const ImageSize expected = fitted_size({sample.width, sample.height}, dataset_.task(), options_.image_size);
+    if (expected != ImageSize{stored.width, stored.height}) {
+        throw base::Error(base::str(options_.preprocessed->directory().string(), ": sample ", id, " is ", stored.width,
+                                    "x", stored.height, " where ", expected.width, "x", expected.height,
+                                    " is asked for: remove this cache"));
+    }
+    return {.source = sample,
+            .width = stored.width,
+            .height = stored.height,
+            .pixels = {std::shared_ptr<Image>(), stored.bytes.data()}};
 }
 
 FittedSample SampleReader::fitted(const Sample& sample, std::shared_ptr<const std::uint8_t> pixels, ImageSize size,

@@ -19,6 +19,8 @@ struct SampleReaderOptions {
     /// Above 0 samples are not fitted: windows of at least this part of their area will be cut out
     /// (AugmentationOptions::resized_crop), so they come as large as they are, or in scaled decoding as that needs.
     double cut_area = 0;
+    /// Where the pixels are taken from, already fitted (open_preprocessed_cache); must outlive the reader.
+    const Dataset* preprocessed = nullptr;
 };
 
 /// Reads, checks, decodes and fits one sample. Thread-safe with buffers of its own for each thread.
@@ -32,9 +34,12 @@ class SampleReader {
     FittedSample read(std::uint64_t id, ImageBuffers& buffers) const;
 
     const Dataset& dataset() const { return dataset_; }
+    /// The set whose bytes are read.
+    const Dataset& storage() const { return options_.preprocessed == nullptr ? dataset_ : *options_.preprocessed; }
     const SampleReaderOptions& options() const { return options_; }
 
   private:
+    FittedSample preprocessed(std::uint64_t id) const;
     FittedSample fitted(const Sample& sample, std::shared_ptr<const std::uint8_t> pixels, ImageSize size,
                         ImageBuffers& buffers) const;
     FittedSample decoded(const Sample& sample, ImageBuffers& buffers) const;

@@ -114,6 +114,10 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
           Effect::none);
     visit("data.cache_mib", r.data.cache_mib, "decoded images that a rank keeps in memory, in MiB", Bounds{0, 1e6},
           Effect::none);
+    visit(
+        "data.disk_cache", r.data.disk_cache,
+        "folder where the training set's samples are kept decoded at image_size, made at the first start; empty: none",
+        Choices{}, Effect::none);
 
     visit("optimizer.name", r.optimizer.name, "sgd (Nesterov momentum) or adamw", Choices{"sgd", "adamw"},
           Effect::training);
@@ -492,6 +496,11 @@ void check_recipe(const Recipe& recipe, std::int64_t ranks) {
         if (!is_detector(recipe) && value != usual) {
             refuse(key, " is for detectors");
         }
+    }
+    if (!recipe.data.disk_cache.empty() && recipe.augmentation.enabled && recipe.augmentation.resized_crop > 0) {
+        refuse(
+            "data.disk_cache holds samples at image_size, and augmentation.resized_crop needs them larger; leave one "
+            "out");
     }
     if (recipe.augmentation.crop_padding > 0 && recipe.augmentation.resized_crop > 0) {
         refuse("augmentation.crop_padding and augmentation.resized_crop both cut a window out; set one of them to 0");

@@ -49,6 +49,7 @@ struct Recipe {
         std::string on_bad_sample = "error";
         bool verify_checksums = true;
         std::int64_t cache_mib = 256;
+        std::string disk_cache;
     } data;
 
     struct Optimizer {

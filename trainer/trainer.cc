@@ -18,6 +18,7 @@
 #include "comm/partitioned_optimizer.h"
 #include "comm/rank_log.h"
 #include "sharding/loader.h"
+#include "sharding/preprocessed_cache.h"
 #include "trainer/loader_options.h"
 #include "trainer/models/layers.h"
 #include "trainer/models/network_of_units.h"
@@ -104,6 +105,7 @@ struct Trainer::State {
     unsigned cores_per_rank;
     sharding::Dataset train;
     std::optional<sharding::Dataset> validation;
+    std::optional<sharding::Dataset> preprocessed;  ///< the training set's samples, from data.disk_cache
     std::unique_ptr<Task> task;
     TrainableParameters parameters;
     comm::GradientReducer reducer;
@@ -125,6 +127,7 @@ struct Trainer::State {
         std::uint64_t images = 0;
         std::uint64_t skipped = 0;
     } epoch_sums;
+    sharding::CacheUse cache_use, cache_use_before_epoch;
     double batch_norm_seconds = 0;  ///< of the step under way: in batch norm's collectives
     comm::SentData sent_before_epoch;
     double training_seconds = 0, training_wait = 0;
@@ -254,6 +257,16 @@ Trainer::State::State(Recipe the_recipe, const RunStart& start, Communicators co
     // Its constructor refuses what it can't do: better here than when a run directory lies there.
     [[maybe_unused]] const sharding::Augmenter probe(options.augmentation, train.task(), options.image_size,
                                                      options.seed, options.closing_epoch, train.size());
+    if (!recipe.data.disk_cache.empty()) {
+        if (train.encoding() == sharding::Encoding::raw) {
+            throw base::UsageError(
+                str("data.disk_cache: ", recipe.data.train, " holds decoded images already; leave the key out"));
+        }
+        preprocessed = sharding::open_preprocessed_cache(
+            train, recipe.data.disk_cache,
+            {.image_size = options.image_size, .verify_checksums = options.verify_checksums, .decode = options.decode},
+            cores_per_rank);
+    }
     if (start.checkpoint) {
         load(load_checkpoint(*start.checkpoint), *start.checkpoint);
     }
@@ -603,6 +616,13 @@ json Trainer::State::epoch_line(std::uint64_t epoch, std::uint64_t steps) const 
                  {"data_wait_fraction", ratio(epoch_sums.wait, epoch_sums.seconds)},
                  {"exposed_communication_fraction", ratio(epoch_sums.exposed, epoch_sums.seconds)},
                  {"rank_skew_fraction", ratio(epoch_sums.skew, epoch_sums.seconds)}};
+    const std::uint64_t samples = cache_use.samples - cache_use_before_epoch.samples;
+    const std::uint64_t kept = cache_use.kept - cache_use_before_epoch.kept;
+    line["memory_cache_hit_rate"] = ratio(static_cast<double>(kept), static_cast<double>(samples));
+    if (preprocessed) {  // it holds every sample, so that what memory doesn't have comes from there
+        line["disk_cache_hit_rate"] = 1;
+    }
+    cache_use_before_epoch = cache_use;
     if (epoch_sums.skipped > 0) {
         line["skipped_samples"] = epoch_sums.skipped;
     }
@@ -845,8 +865,9 @@ Outcome Trainer::run() {
         return Outcome::finished;
     }
     const sharding::Share share{static_cast<std::uint64_t>(comm::index_of(s.comms.control.rank())), s.ranks()};
-    sharding::Loader loader(s.train, s.order, share, loader_options(s.recipe, s.cores_per_rank), s.progress.epoch,
-                            s.progress.step_in_epoch);
+    sharding::LoaderOptions options = loader_options(s.recipe, s.cores_per_rank);
+    options.preprocessed = s.preprocessed ? &*s.preprocessed : nullptr;
+    sharding::Loader loader(s.train, s.order, share, options, s.progress.epoch, s.progress.step_in_epoch);
     const std::uint64_t last_step =
         s.recipe.max_steps > 0 ? std::min(static_cast<std::uint64_t>(s.recipe.max_steps), s.schedule.total_steps())
                                : s.schedule.total_steps();
@@ -857,6 +878,7 @@ Outcome Trainer::run() {
         const double started = base::monotonic_seconds();
         s.enter("reading data");
         sharding::Batch batch = loader.next();
+        s.cache_use = loader.cache_use();
         s.enter("training");
         s.train_step(batch, started);
         loader.give_back(std::move(batch));

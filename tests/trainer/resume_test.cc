@@ -261,6 +261,33 @@ TEST_F(ResumeTest, ABadSampleIsSkippedCountedAndInTheLedger) {
     world_->barrier("compared");
 }
 
+TEST_F(ResumeTest, ADiskCacheChangesNoBit) {
+    Recipe recipe = tests::small_detection_recipe(root_ / "boxes");
+    recipe.max_steps = 4;  // one behind the first epoch
+    train(recipe, "decoded");
+    recipe.data.disk_cache = root_ / "cache";
+    train(recipe, "cached");
+    expect_same_state("decoded", "cached");
+    if (is_first()) {
+        expect_same_metrics("decoded", "cached");
+        int epochs = 0;
+        for (const auto& line : read_metrics(root_ / "cached")) {
+            if (line["kind"] == "epoch") {
+                ++epochs;
+                EXPECT_EQ(line.value("disk_cache_hit_rate", 0.0), 1);
+                EXPECT_TRUE(line.contains("memory_cache_hit_rate")) << line.dump();
+            }
+        }
+        EXPECT_EQ(epochs, 1);
+        EXPECT_EQ(std::distance(fs::directory_iterator(root_ / "cache"), {}), 1) << "made once, by one rank";
+    }
+    world_->barrier("compared");
+    Recipe raw = tests::small_classification_recipe(root_ / "labels");
+    raw.data.disk_cache = root_ / "cache";
+    EXPECT_THROW(train(raw, "raw"), base::UsageError);
+    world_->barrier("refused");
+}
+
 TEST_F(ResumeTest, AFinishedRunIsLeftAsItIs) {
     Recipe recipe = tests::small_classification_recipe(root_ / "labels");
     recipe.data.validation = recipe.data.train;
