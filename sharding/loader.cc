@@ -239,6 +239,9 @@ class Pipeline {
         if (!plan) {
             return;
         }
+        if (!order_of_epoch_ || order_of_epoch_->epoch() != plan->epoch) {
+            order_of_epoch_.emplace(order_, plan->epoch);
+        }
         auto job = std::make_unique<Job>();
         job->batch.epoch = plan->epoch;
         job->batch.step = plan->step;
@@ -247,7 +250,7 @@ class Pipeline {
             const auto micro_index = static_cast<std::uint32_t>(job->batch.micro.size());
             MicroBatch& micro = job->batch.micro.emplace_back(blank(static_cast<std::uint32_t>(range.count())));
             for (std::uint32_t image = 0; image < micro.count; ++image) {
-                const std::uint64_t id = order_.sample_at(plan->epoch, range.begin + image);
+                const std::uint64_t id = order_of_epoch_->sample_at(range.begin + image);
                 micro.sample_ids.push_back(id);
                 store_.announce(id);
                 for (const std::uint64_t partner : augmenter_.likely_partners(plan->epoch, id)) {
@@ -343,6 +346,7 @@ class Pipeline {
     SampleStore& store_;
     const Augmenter& augmenter_;
     EpochOrder order_;
+    std::optional<OrderOfEpoch> order_of_epoch_;  ///< of the epoch that is being planned
     std::uint32_t image_size_;
     Planner planner_;
     std::size_t prefetch_;
