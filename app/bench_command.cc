@@ -204,6 +204,7 @@ void add_bench_command(CLI::App& app, const std::vector<std::string>& command_li
         }
         comm::run_ranks([&] { return bench_collectives(*arguments); });
     });
+    add_bench_loader_command(*bench);
 }
 
 }  // namespace lockstep::app

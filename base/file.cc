@@ -250,4 +250,10 @@ void MappedFile::will_need(std::size_t offset, std::size_t size) const {
     madvise(const_cast<std::uint8_t*>(data_ + begin), end - begin, MADV_WILLNEED);
 }
 
+void MappedFile::let_go() const {
+    if (data_) {
+        madvise(const_cast<std::uint8_t*>(data_), size_, MADV_DONTNEED);
+    }
+}
+
 }  // namespace lockstep::base

@@ -64,6 +64,9 @@ class MappedFile {
     std::span<const std::uint8_t> bytes() const { return {data_, size_}; }
     /// Asks the kernel to read this range ahead (madvise WILLNEED); a hint, never an error.
     void will_need(std::size_t offset, std::size_t size) const;
+    /// Takes the pages out of this process's memory (madvise DONTNEED). They stay mapped, and in the kernel's cache:
+    /// the next access brings them back. Also while others read them.
+    void let_go() const;
 
   private:
     const std::uint8_t* data_ = nullptr;

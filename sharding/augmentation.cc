@@ -183,9 +183,24 @@ void draw(const Tile& tile, const Scene& scene, const Affine& to_canvas, std::ui
     }
 }
 
+/// Whether the first tile alone is seen: it covers the canvas, and the output's corners lie on it.
+bool leaves_nothing_to_fill(const Scene& scene, const Affine& to_canvas, std::uint32_t size) {
+    const Tile& tile = scene.tiles.front();
+    const auto canvas = static_cast<double>(scene.canvas);
+    const double side = size;
+    const std::array<Point, 4> corners{{{0, 0}, {side, 0}, {0, side}, {side, side}}};
+    return tile.left <= 0 && tile.top <= 0 && tile.left + tile.sample.width >= scene.canvas &&
+           tile.top + tile.sample.height >= scene.canvas && std::ranges::all_of(corners, [&](Point corner) {
+               const auto [x, y] = to_canvas(corner);
+               return x >= 0 && x <= canvas && y >= 0 && y <= canvas;
+           });
+}
+
 void draw(const Scene& scene, std::uint32_t size, std::uint8_t fill, std::uint8_t* output) {
-    std::memset(output, fill, std::size_t{size} * size * channels);
     const Affine to_canvas = scene.to_output.inverse();
+    if (!leaves_nothing_to_fill(scene, to_canvas, size)) {
+        std::memset(output, fill, std::size_t{size} * size * channels);
+    }
     for (const Tile& tile : scene.tiles) {
         draw(tile, scene, to_canvas, size, output);
     }
@@ -348,6 +363,79 @@ void draw_erasure(std::span<std::uint8_t> pixels, std::uint32_t size, base::Rand
     }
 }
 
+using HsvTables = std::array<std::array<std::uint8_t, 256>, channels>;
+
+/// Looks up hue, saturation and value of every pixel.
+void map_hsv(std::span<std::uint8_t> pixels, std::uint32_t width, const HsvTables& tables) {
+    // A few rows at a time: the copy in HSV stays in the cache.
+    constexpr std::size_t rows_at_once = 16;
+    const std::size_t row_bytes = std::size_t{width} * channels;
+    cv::Mat hsv;
+    for (std::size_t begin = 0; begin < pixels.size(); begin += rows_at_once * row_bytes) {
+        const std::size_t rows = std::min(rows_at_once, (pixels.size() - begin) / row_bytes);
+        cv::Mat rgb(static_cast<int>(rows), static_cast<int>(width), CV_8UC3, pixels.data() + begin);
+        cv::cvtColor(rgb, hsv, cv::COLOR_RGB2HSV);
+        std::uint8_t* const end = hsv.data + rows * row_bytes;
+        for (std::uint8_t* pixel = hsv.data; pixel != end; pixel += channels) {  // twice as fast as cv::LUT
+            pixel[0] = tables[0][pixel[0]];
+            pixel[1] = tables[1][pixel[1]];
+            pixel[2] = tables[2][pixel[2]];
+        }
+        cv::cvtColor(hsv, rgb, cv::COLOR_HSV2RGB);
+    }
+}
+
+/// ColorJitter: all gains are drawn, then the order in which they are applied.
+void draw_jitter(const AugmentationOptions& options, std::span<std::uint8_t> pixels, std::uint32_t size,
+                 base::Random& random) {
+    const auto gain = [&](double range) { return 1 + random.uniform(-range, range); };
+    const double brightness = gain(options.jitter_brightness);
+    const double contrast = gain(options.contrast);
+    const double saturation = gain(options.jitter_saturation);
+    const double hue = random.uniform(-options.jitter_hue, options.jitter_hue);
+    std::array<int, 4> order{0, 1, 2, 3};
+    for (std::size_t left = order.size(); left > 1; --left) {
+        std::swap(order[left - 1], order[random.below(left)]);
+    }
+    for (const int what : order) {
+        if (what == 0 && options.jitter_brightness != 0) {
+            scale_brightness(pixels, brightness);
+        } else if (what == 1 && options.contrast != 0) {
+            scale_contrast(pixels, contrast);
+        } else if (what == 2 && options.jitter_saturation != 0) {
+            scale_saturation(pixels, saturation);
+        } else if (what == 3 && options.jitter_hue != 0) {
+            shift_hue(pixels, size, hue);
+        }
+    }
+}
+
+/// A window of a random part of the image's area and a random aspect, or after ten that don't fit the largest in the
+/// middle; as the map from the image to the output square.
+Affine draw_resized_crop(ImageSize image, double least_area, std::uint32_t size, base::Random& random) {
+    constexpr double least_aspect = 3.0 / 4, greatest_aspect = 4.0 / 3;
+    constexpr int attempts = 10;
+    const auto to_square = [&](double left, double top, double width, double height) {
+        const double across = size / width;
+        const double down = size / height;
+        return Affine{across, 0, -left * across, 0, down, -top * down};
+    };
+    for (int attempt = 0; attempt < attempts; ++attempt) {
+        const double area = random.uniform(least_area, 1) * image.width * image.height;
+        const double aspect = std::exp(random.uniform(std::log(least_aspect), std::log(greatest_aspect)));
+        const auto width = static_cast<std::uint64_t>(std::lround(std::sqrt(area * aspect)));
+        const auto height = static_cast<std::uint64_t>(std::lround(std::sqrt(area / aspect)));
+        if (width > 0 && height > 0 && width <= image.width && height <= image.height) {
+            const auto left = static_cast<double>(random.below(image.width - width + 1));
+            const auto top = static_cast<double>(random.below(image.height - height + 1));
+            return to_square(left, top, static_cast<double>(width), static_cast<double>(height));
+        }
+    }
+    const double width = std::min<double>(image.width, std::round(image.height * greatest_aspect));
+    const double height = std::min<double>(image.height, std::round(image.width / least_aspect));
+    return to_square((image.width - width) / 2, (image.height - height) / 2, width, height);
+}
+
 void require(bool condition, std::string_view option, double value, std::string_view remedy) {
     if (!condition) {
         throw base::UsageError(base::str("augmentation.", option, " = ", value, ": ", remedy));
@@ -368,6 +456,10 @@ void check(const AugmentationOptions& options, Task task) {
     require_between("hsv_saturation", options.hsv_saturation, 0, 1);
     require_between("hsv_value", options.hsv_value, 0, 1);
     require_between("contrast", options.contrast, 0, 1);
+    require_between("jitter_brightness", options.jitter_brightness, 0, 1);
+    require_between("jitter_saturation", options.jitter_saturation, 0, 1);
+    require_between("jitter_hue", options.jitter_hue, 0, 0.5);
+    require_between("resized_crop", options.resized_crop, 0, 1);
     require_between("flip_horizontal", options.flip_horizontal, 0, 1);
     require_between("flip_vertical", options.flip_vertical, 0, 1);
     require_between("quarter_turns", options.quarter_turns, 0, 1);
@@ -376,10 +468,13 @@ void check(const AugmentationOptions& options, Task task) {
         const std::string_view remedy = "detection only; set it to 0 for a classification data set";
         require(options.mosaic == 0, "mosaic", options.mosaic, remedy);
         require(options.mixup == 0, "mixup", options.mixup, remedy);
+        require(options.resized_crop == 0 || options.crop_padding == 0, "crop_padding", options.crop_padding,
+                "resized_crop cuts a window out already; set one of the two to 0");
     }
     if (options.enabled && task == Task::detection) {
         const std::string_view remedy = "classification only; set it to 0 for a detection data set";
         require(options.crop_padding == 0, "crop_padding", options.crop_padding, remedy);
+        require(options.resized_crop == 0, "resized_crop", options.resized_crop, remedy);
         require(options.erase == 0, "erase", options.erase, remedy);
     }
 }
@@ -396,38 +491,66 @@ ImageSize fitted_size(ImageSize sample, Task task, std::uint32_t image_size) {
 
 FittedSample fit(const Sample& sample, std::shared_ptr<const std::uint8_t> pixels, Task task, std::uint32_t image_size,
                  std::optional<ImageSize> given) {
-    const ImageSize size = given.value_or(ImageSize{sample.width, sample.height});
+    ImageBuffers buffers;
+    return fit(sample, std::move(pixels), given.value_or(ImageSize{sample.width, sample.height}), task, image_size,
+               buffers);
+}
+
+FittedSample fit(const Sample& sample, std::shared_ptr<const std::uint8_t> pixels, ImageSize given, Task task,
+                 std::uint32_t image_size, ImageBuffers& buffers) {
     const auto [width, height] = fitted_size({sample.width, sample.height}, task, image_size);
     FittedSample fitted{.source = sample, .width = width, .height = height, .pixels = std::move(pixels)};
-    if (fitted.width != size.width || fitted.height != size.height) {
-        const cv::Mat source(static_cast<int>(size.height), static_cast<int>(size.width), CV_8UC3,
+    if (width != given.width || height != given.height) {
+        const cv::Mat source(static_cast<int>(given.height), static_cast<int>(given.width), CV_8UC3,
                              const_cast<std::uint8_t*>(fitted.pixels.get()));
-        const auto resized =
-            std::make_shared<std::vector<std::uint8_t>>(std::size_t{fitted.width} * fitted.height * channels);
-        cv::Mat target(static_cast<int>(fitted.height), static_cast<int>(fitted.width), CV_8UC3, resized->data());
+        const std::shared_ptr<Image> resized = buffers.take();
+        resized->resize(width, height);
+        cv::Mat target(static_cast<int>(height), static_cast<int>(width), CV_8UC3, resized->pixels.data());
         cv::resize(source, target, target.size(), 0, 0, cv::INTER_LINEAR);
-        fitted.pixels = std::shared_ptr<const std::uint8_t>(resized, resized->data());
+        fitted.pixels = std::shared_ptr<const std::uint8_t>(resized, resized->pixels.data());
     }
     return fitted;
 }
 
 void scale_hsv(std::span<std::uint8_t> pixels, std::uint32_t width, double hue, double saturation, double value) {
-    cv::Mat table(1, 256, CV_8UC3);
-    for (int i = 0; i < 256; ++i) {
-        table.at<cv::Vec3b>(0, i) = {static_cast<std::uint8_t>(std::lround(i * hue) % 180),
-                                     cv::saturate_cast<std::uint8_t>(i * saturation),
-                                     cv::saturate_cast<std::uint8_t>(i * value)};
+    HsvTables tables;
+    for (std::size_t i = 0; i < tables[0].size(); ++i) {
+        const auto level = static_cast<double>(i);
+        tables[0][i] = static_cast<std::uint8_t>(std::lround(level * hue) % 180);
+        tables[1][i] = cv::saturate_cast<std::uint8_t>(level * saturation);
+        tables[2][i] = cv::saturate_cast<std::uint8_t>(level * value);
     }
-    // A few rows at a time: the copy in HSV stays in the cache.
-    constexpr std::size_t rows_at_once = 16;
-    const std::size_t row_bytes = std::size_t{width} * channels;
-    cv::Mat hsv;
-    for (std::size_t begin = 0; begin < pixels.size(); begin += rows_at_once * row_bytes) {
-        const std::size_t rows = std::min(rows_at_once, (pixels.size() - begin) / row_bytes);
-        cv::Mat rgb(static_cast<int>(rows), static_cast<int>(width), CV_8UC3, pixels.data() + begin);
-        cv::cvtColor(rgb, hsv, cv::COLOR_RGB2HSV);
-        cv::LUT(hsv, table, hsv);
-        cv::cvtColor(hsv, rgb, cv::COLOR_HSV2RGB);
+    map_hsv(pixels, width, tables);
+}
+
+void shift_hue(std::span<std::uint8_t> pixels, std::uint32_t width, double turn) {
+    constexpr long whole_turn = 180;
+    const long shift = std::lround(turn * whole_turn) + whole_turn;
+    HsvTables tables;
+    for (std::size_t i = 0; i < tables[0].size(); ++i) {
+        tables[0][i] = static_cast<std::uint8_t>((static_cast<long>(i) + shift) % whole_turn);
+        tables[1][i] = tables[2][i] = static_cast<std::uint8_t>(i);
+    }
+    map_hsv(pixels, width, tables);
+}
+
+void scale_brightness(std::span<std::uint8_t> pixels, double gain) {
+    std::array<std::uint8_t, 256> table;
+    for (std::size_t i = 0; i < table.size(); ++i) {
+        table[i] = cv::saturate_cast<std::uint8_t>(static_cast<double>(i) * gain);
+    }
+    for (std::uint8_t& value : pixels) {
+        value = table[value];
+    }
+}
+
+void scale_saturation(std::span<std::uint8_t> pixels, double gain) {
+    const auto factor = static_cast<float>(gain);
+    for (std::size_t i = 0; i < pixels.size(); i += channels) {
+        const float gray = 0.299F * pixels[i] + 0.587F * pixels[i + 1] + 0.114F * pixels[i + 2];
+        for (std::size_t c = 0; c < channels; ++c) {
+            pixels[i + c] = cv::saturate_cast<std::uint8_t>(gray + (pixels[i + c] - gray) * factor);
+        }
     }
 }
 
@@ -504,8 +627,16 @@ Placement Augmenter::make(std::uint64_t epoch, std::uint64_t id, const Fetch& fe
         } else {
             scene = centred_scene(std::move(first), image_size_);
         }
+        const bool cuts = options_.resized_crop > 0;
+        const ImageSize whole{scene.tiles.front().sample.width, scene.tiles.front().sample.height};
         draw_affine(options_, image_size_, random, scene);
-        scene.to_output = orientation * scene.to_output * draw_crop(options_.crop_padding, random);
+        const Affine crop = cuts ? draw_resized_crop(whole, options_.resized_crop, image_size_, random)
+                                 : draw_crop(options_.crop_padding, random);
+        scene.to_output = orientation * scene.to_output * crop;
+        if (cuts) {  // the canvas was the square that the window goes to; now it is the whole image
+            scene.tiles.front().left = scene.tiles.front().top = 0;
+            scene.canvas = std::max(whole.width, whole.height);
+        }
         draw(scene, image_size_, fill, target.data());
         place_boxes(scene, image_size_, true, boxes);
     };
@@ -522,13 +653,27 @@ Placement Augmenter::make(std::uint64_t epoch, std::uint64_t id, const Fetch& fe
         const double value = 1 + random.uniform(-options_.hsv_value, options_.hsv_value);
         scale_hsv(pixels, image_size_, hue, saturation, value);
     }
-    if (options_.contrast != 0) {
+    if (options_.jitter_brightness + options_.jitter_saturation + options_.jitter_hue != 0) {
+        draw_jitter(options_, pixels, image_size_, random);
+    } else if (options_.contrast != 0) {
         scale_contrast(pixels, 1 + random.uniform(-options_.contrast, options_.contrast));
     }
     if (random.coin(options_.erase)) {
         draw_erasure(pixels, image_size_, random);
     }
     return placement;
+}
+
+std::vector<std::uint64_t> Augmenter::likely_partners(std::uint64_t epoch, std::uint64_t id) const {
+    constexpr std::size_t of_mosaic = 3;
+    std::vector<std::uint64_t> partners;
+    if (options_.enabled && options_.mosaic > 0.5 && epoch < closing_epoch_) {
+        base::Random random(seed_, base::RandomPurpose::mosaic, epoch, id);
+        for (std::size_t i = 0; i < of_mosaic; ++i) {
+            partners.push_back(random.below(dataset_size_));
+        }
+    }
+    return partners;
 }
 
 }  // namespace lockstep::sharding

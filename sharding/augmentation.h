@@ -42,12 +42,19 @@ struct AugmentationOptions {
     double contrast = 0;  ///< gain: each pixel's difference from the image's mean gray times 1 +- gain (haze, glare)
     double flip_horizontal = 0, flip_vertical = 0;  ///< probabilities
     double quarter_turns = 0;                       ///< probability of a turn by 90, 180 or 270 degrees (aerial photos)
-    std::uint32_t crop_padding = 0;                 ///< classification: pad by this many pixels and crop at random
-    double erase = 0;                               ///< classification: probability of erasing a random rectangle
+    /// Together with contrast, in an order that is drawn too: ColorJitter of torchvision.
+    double jitter_brightness = 0, jitter_saturation = 0;  ///< gains: 1 +- this
+    double jitter_hue = 0;                                ///< shift by +- this part of a turn, at most 0.5
+    /// Classification: a window of at least this part of the area and an aspect of 3/4 to 4/3 is resized to the square
+    /// (RandomResizedCrop of torchvision, without its smoothing). 0: off.
+    double resized_crop = 0;
+    std::uint32_t crop_padding = 0;  ///< classification: pad by this many pixels and crop at random
+    double erase = 0;                ///< classification: probability of erasing a random rectangle
 };
 
 /// A sample decoded and resized so that it only needs placing. Detection: the long side is the image size and the
-/// aspect is kept (rounded to whole pixels); classification: both sides are the image size.
+/// aspect is kept (rounded to whole pixels); classification: both sides are the image size, or as decoded where a
+/// window is cut out of them (resized_crop).
 struct FittedSample {
     Sample source;  ///< boxes stay in the source's pixels
     std::uint32_t width = 0, height = 0;
@@ -61,6 +68,9 @@ ImageSize fitted_size(ImageSize sample, Task task, std::uint32_t image_size);
 /// where no resizing is needed.
 FittedSample fit(const Sample& sample, std::shared_ptr<const std::uint8_t> pixels, Task task, std::uint32_t image_size,
                  std::optional<ImageSize> given = std::nullopt);
+/// The same, with resized pixels in one of `buffers`.
+FittedSample fit(const Sample& sample, std::shared_ptr<const std::uint8_t> pixels, ImageSize given, Task task,
+                 std::uint32_t image_size, ImageBuffers& buffers);
 
 /// What make() tells beside pixels and boxes.
 struct Placement {
@@ -88,6 +98,9 @@ class Augmenter {
     Placement make(std::uint64_t epoch, std::uint64_t id, const Fetch& fetch, std::span<std::uint8_t> pixels,
                    std::vector<TargetBox>& boxes) const;
 
+    /// Partners that make() will most likely fetch, to be read ahead.
+    std::vector<std::uint64_t> likely_partners(std::uint64_t epoch, std::uint64_t id) const;
+
   private:
     AugmentationOptions options_;
     Task task_;
@@ -100,6 +113,15 @@ class Augmenter {
 /// Multiplies hue (0..180, modulo), saturation and value (clipped to 0..255) in OpenCV's 8-bit HSV. `pixels`: RGB rows
 /// of `width` pixels, changed in place.
 void scale_hsv(std::span<std::uint8_t> pixels, std::uint32_t width, double hue, double saturation, double value);
+
+/// Turns every hue by this part of a turn, in steps of OpenCV's 2 degrees.
+void shift_hue(std::span<std::uint8_t> pixels, std::uint32_t width, double turn);
+
+/// Multiplies every value, rounded and clipped to 0..255.
+void scale_brightness(std::span<std::uint8_t> pixels, double gain);
+
+/// Multiplies each value's difference from its own pixel's gray (ITU-R BT.601), rounded and clipped to 0..255.
+void scale_saturation(std::span<std::uint8_t> pixels, double gain);
 
 /// Multiplies each value's difference from the image's mean gray (ITU-R BT.601), clipped to 0..255: "contrast" of
 /// torchvision and Pillow, whose mean is rounded to a whole number too. `pixels`: RGB, changed in place.

@@ -74,30 +74,26 @@ void require_count(const fs::path& file, const char* table, std::uint64_t count,
     }
 }
 
-/// The largest step. Offsets must begin at 0, rise by at least `least_step` and end at `pool_size`.
-std::uint64_t check_offsets(const fs::path& file, const char* table, std::span<const std::uint64_t> offsets,
-                            std::uint64_t pool_size, std::uint64_t least_step) {
+/// What can be said of an offset table at once: it begins at 0 and ends with the pool. Each step is checked when it is
+/// used.
+void require_ends(const fs::path& file, const char* table, std::span<const std::uint64_t> offsets,
+                  std::uint64_t pool_size) {
     if (offsets.front() != 0) {
         fail(file, table, 0, base::str("is ", offsets.front(), ", expected 0"));
-    }
-    std::uint64_t largest = 0;
-    bool rising = true;
-    for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
-        const std::uint64_t step = offsets[i + 1] - offsets[i];
-        rising &= (offsets[i + 1] >= offsets[i]) & (step >= least_step);
-        largest = std::max(largest, step);
-    }
-    if (!rising) {
-        const auto bad = std::adjacent_find(offsets.begin(), offsets.end(), [&](std::uint64_t a, std::uint64_t b) {
-            return b < a || b - a < least_step;
-        });
-        fail(file, table, static_cast<std::size_t>(bad - offsets.begin()) + 1,
-             base::str("is ", *(bad + 1), ", after ", *bad));
     }
     if (offsets.back() != pool_size) {
         fail(file, table, offsets.size() - 1, base::str("is ", offsets.back(), ", but the pool has ", pool_size));
     }
-    return largest;
+}
+
+/// The step from `record` to the next: at least `least`, and inside the pool.
+void require_step(const fs::path& file, const char* table, std::span<const std::uint64_t> offsets, std::uint64_t record,
+                  std::uint64_t pool_size, std::uint64_t least) {
+    const std::uint64_t begin = offsets[record];
+    const std::uint64_t end = offsets[record + 1];
+    if (begin > end || end - begin < least || end > pool_size) [[unlikely]] {
+        fail(file, table, record + 1, base::str("is ", end, ", after ", begin, " and in a pool of ", pool_size));
+    }
 }
 
 void require_kind(const Hdf5File& file) {
@@ -145,6 +141,7 @@ DropCounts read_drop_counts(const Hdf5File& file, const std::string& group) {
 struct Shard {
     MappedFile mapped;
     std::size_t pool_file_offset;
+    std::uint64_t pool_bytes;
     Table<std::uint8_t> pool;                ///< empty under ReadPath::hdf5
     std::optional<base::Hdf5Bytes> library;  ///< the pool under ReadPath::hdf5
     Table<std::uint64_t> offsets;
@@ -157,6 +154,7 @@ struct Shard {
         using namespace format::shard_table;
         Shard shard{.mapped = MappedFile(path),
                     .pool_file_offset = 0,
+                    .pool_bytes = 0,
                     .pool = {},
                     .library = {},
                     .offsets = {},
@@ -182,7 +180,8 @@ struct Shard {
         shard.crc32c = {file, shard.mapped, format::shard_table::crc32c};
         require_count(path, format::shard_table::offsets, shard.offsets.size(), samples + 1);
         require_count(path, format::shard_table::crc32c, shard.crc32c.size(), samples);
-        check_offsets(path, format::shard_table::offsets, shard.offsets.values(), pool_bytes, 1);
+        require_ends(path, format::shard_table::offsets, shard.offsets.values(), pool_bytes);
+        shard.pool_bytes = pool_bytes;
         return shard;
     }
 };
@@ -197,7 +196,6 @@ struct Dataset::State {
     std::vector<std::string> classes;
     std::string source;
     std::uint64_t content_hash = 0;
-    std::uint64_t max_boxes_per_image = 0;
     std::uint64_t bytes_on_disk = 0;
     DropCounts dropped_images, dropped_boxes, notes;
 
@@ -219,9 +217,8 @@ struct Dataset::State {
 
     void read_index(const Hdf5File& index);
     void open_shards();
-    void check_sizes() const;
-    void check_labels() const;
-    void check_boxes() const;
+    void check(std::uint64_t id) const;
+    void check_name(std::uint64_t id) const;
 
     struct Place {
         const Shard& shard;
@@ -250,12 +247,6 @@ Dataset::State::State(const fs::path& directory_path, ReadPath the_read_path)
           return MappedFile(directory_path / format::index_file);
       }()) {
     read_index(Hdf5File::open_read_only(index_path()));
-    check_sizes();
-    if (task == Task::classification) {
-        check_labels();
-    } else {
-        check_boxes();
-    }
     open_shards();
     bytes_on_disk = mapped.bytes().size();
     for (const Shard& shard : shards) {
@@ -296,77 +287,67 @@ void Dataset::State::read_index(const Hdf5File& index) {
         box_offsets = {index, mapped, format::table::box_offsets};
         boxes = {index, mapped, format::table::boxes, format::box_type().get()};
         require_count(index_path(), format::table::box_offsets, box_offsets.size(), size() + 1);
-        max_boxes_per_image =
-            check_offsets(index_path(), format::table::box_offsets, box_offsets.values(), boxes.size(), 0);
+        require_ends(index_path(), format::table::box_offsets, box_offsets.values(), boxes.size());
     }
     name_offsets = {index, mapped, format::table::name_offsets};
     names = {index, mapped, format::table::names};
     require_count(index_path(), format::table::name_offsets, name_offsets.size(), size() + 1);
-    check_offsets(index_path(), format::table::name_offsets, name_offsets.values(), names.size(), 0);
+    require_ends(index_path(), format::table::name_offsets, name_offsets.values(), names.size());
 
     shard_begin = index.read<std::uint64_t>(format::table::shard_begin);
     if (shard_begin.empty()) {
         fail(index_path(), format::table::shard_begin, "is empty");
     }
-    check_offsets(index_path(), format::table::shard_begin, shard_begin, size(), 1);
-}
-
-void Dataset::State::check_sizes() const {
-    const auto valid = [](std::uint64_t w, std::uint64_t h) { return (w > 0) & (h > 0) & (w * h <= max_image_pixels); };
-    bool all_valid = true;
-    for (std::size_t i = 0; i < size(); ++i) {
-        all_valid &= valid(width[i], height[i]);
-    }
-    for (std::size_t i = 0; !all_valid; ++i) {
-        if (!valid(width[i], height[i])) {
-            fail(index_path(), format::table::width, i,
-                 base::str("declares an image of ", width[i], " x ", height[i], " pixels"));
-        }
+    require_ends(index_path(), format::table::shard_begin, shard_begin, size());
+    for (std::size_t shard = 0; shard + 1 < shard_begin.size(); ++shard) {
+        require_step(index_path(), format::table::shard_begin, shard_begin, shard, size(), 1);
     }
 }
 
-void Dataset::State::check_labels() const {
-    const auto bad = std::find_if(label.begin(), label.end(), [&](std::int32_t value) {
-        return value < 0 || static_cast<std::size_t>(value) >= classes.size();
-    });
-    if (bad != label.end()) {
-        fail(index_path(), format::table::label, static_cast<std::size_t>(bad - label.begin()),
-             base::str("is class ", *bad, " of ", classes.size()));
+/// Whatever is used of a sample. Done whenever it is used, since that is cheaper than to remember.
+void Dataset::State::check(std::uint64_t id) const {
+    const std::uint64_t pixels = std::uint64_t{width[id]} * height[id];
+    if (pixels == 0 || pixels > max_image_pixels) [[unlikely]] {
+        fail(index_path(), format::table::width, id,
+             base::str("declares an image of ", width[id], " x ", height[id], " pixels"));
     }
-}
-
-void Dataset::State::check_boxes() const {
     const auto class_count = static_cast<std::int32_t>(classes.size());
-    for (std::size_t i = 0; i < size(); ++i) {
-        for (std::uint64_t b = box_offsets[i]; b < box_offsets[i + 1]; ++b) {
+    if (task == Task::classification) {
+        if (label[id] < 0 || label[id] >= class_count) [[unlikely]] {
+            fail(index_path(), format::table::label, id, base::str("is class ", label[id], " of ", class_count));
+        }
+    } else {
+        require_step(index_path(), format::table::box_offsets, box_offsets.values(), id, boxes.size(), 0);
+        for (std::uint64_t b = box_offsets[id]; b < box_offsets[id + 1]; ++b) {
             const Box& box = boxes[b];
-            if (!format::is_valid(box, width[i], height[i], class_count)) [[unlikely]] {
+            if (!format::is_valid(box, width[id], height[id], class_count)) [[unlikely]] {
                 fail(index_path(), format::table::boxes, b,
-                     base::str("(sample ", i, ", ", width[i], " x ", height[i], " pixels) is the impossible box (",
+                     base::str("(sample ", id, ", ", width[id], " x ", height[id], " pixels) is the impossible box (",
                                box.x1, ", ", box.y1, ", ", box.x2, ", ", box.y2, ") of area ", box.area, ", class ",
                                box.class_index, " of ", class_count, ", flags ", unsigned{box.flags}));
             }
         }
     }
+    const Place at = place(id);
+    require_step(at.shard.path, format::shard_table::offsets, at.shard.offsets.values(), at.index, at.shard.pool_bytes,
+                 1);
+    const std::uint64_t bytes = at.shard.offsets[at.index + 1] - at.shard.offsets[at.index];
+    if (encoding == Encoding::raw && bytes != pixels * 3) [[unlikely]] {
+        fail(at.shard.path, format::shard_table::offsets, at.index,
+             base::str("gives sample ", id, " ", bytes, " bytes, but ", width[id], " x ", height[id],
+                       " raw pixels take ", pixels * 3));
+    }
+}
+
+void Dataset::State::check_name(std::uint64_t id) const {
+    require_step(index_path(), format::table::name_offsets, name_offsets.values(), id, names.size(), 0);
 }
 
 void Dataset::State::open_shards() {
     shards.reserve(shard_begin.size() - 1);
     for (std::size_t s = 0; s + 1 < shard_begin.size(); ++s) {
         const fs::path path = directory / format::shard_file(s);
-        const Shard& shard = shards.emplace_back(Shard::open(path, shard_begin[s + 1] - shard_begin[s], read_path));
-        if (encoding == Encoding::encoded) {
-            continue;
-        }
-        for (std::size_t i = 0; i < shard.crc32c.size(); ++i) {
-            const std::uint64_t id = shard_begin[s] + i;
-            const std::uint64_t bytes = shard.offsets[i + 1] - shard.offsets[i];
-            if (bytes != std::uint64_t{width[id]} * height[id] * 3) {
-                fail(path, format::shard_table::offsets, i,
-                     base::str("gives sample ", id, " ", bytes, " bytes, but ", width[id], " x ", height[id],
-                               " raw pixels take ", std::uint64_t{width[id]} * height[id] * 3));
-            }
-        }
+        shards.emplace_back(Shard::open(path, shard_begin[s + 1] - shard_begin[s], read_path));
     }
 }
 
@@ -401,7 +382,20 @@ std::uint64_t Dataset::box_count() const {
     return state_->boxes.size();
 }
 std::uint64_t Dataset::max_boxes_per_image() const {
-    return state_->max_boxes_per_image;
+    const State& s = *state_;
+    std::uint64_t most = 0;
+    for (std::uint64_t id = 0; id < s.size() && s.task == Task::detection; ++id) {
+        require_step(s.index_path(), format::table::box_offsets, s.box_offsets.values(), id, s.boxes.size(), 0);
+        most = std::max(most, s.box_offsets[id + 1] - s.box_offsets[id]);
+    }
+    return most;
+}
+
+void Dataset::check_tables() const {
+    for (std::uint64_t id = 0; id < size(); ++id) {
+        state_->check(id);
+        state_->check_name(id);
+    }
 }
 const DropCounts& Dataset::dropped_images() const {
     return state_->dropped_images;
@@ -429,6 +423,7 @@ ReadPath Dataset::read_path() const {
 Sample Dataset::sample(std::uint64_t id) const {
     const State& s = *state_;
     const State::Place place = s.place(id);
+    s.check(id);
     const bool detection = s.task == Task::detection;
     return {.id = id,
             .image_id = s.image_id[id],
@@ -453,6 +448,7 @@ Sample Dataset::read(std::uint64_t id, std::vector<std::uint8_t>& room) const {
 
 std::string Dataset::file_name(std::uint64_t id) const {
     LOCKSTEP_CHECK_LT(id, size());
+    state_->check_name(id);
     const auto name = state_->names.between(state_->name_offsets[id], state_->name_offsets[id + 1]);
     return {name.begin(), name.end()};
 }
@@ -490,7 +486,16 @@ void Dataset::prefetch(std::uint64_t id) const {
         return;
     }
     const std::uint64_t begin = place.shard.offsets[place.index];
-    place.shard.mapped.will_need(place.shard.pool_file_offset + begin, place.shard.offsets[place.index + 1] - begin);
+    const std::uint64_t end = place.shard.offsets[place.index + 1];
+    if (begin <= end && end <= place.shard.pool_bytes) {  // who uses the sample reports it
+        place.shard.mapped.will_need(place.shard.pool_file_offset + begin, end - begin);
+    }
+}
+
+void Dataset::let_go() const {
+    for (const Shard& shard : state_->shards) {
+        shard.mapped.let_go();
+    }
 }
 
 }  // namespace lockstep::sharding

@@ -43,11 +43,13 @@ struct Sample {
 /// Reasons with counts, kept by import in the data set.
 using DropCounts = std::map<std::string, std::uint64_t>;
 
-/// An on-disk data set opened for reading: `index.h5` and its shards, mapped, untrusted (every offset, size and class
-/// index is checked at opening). Format: docs/format.md. Thread-safe for reading.
+/// An on-disk data set opened for reading: `index.h5` and its shards, mapped, untrusted. Opening checks what doesn't
+/// grow with the set (kinds, types, lengths and ends of tables); the offsets, size, class index and boxes of a sample
+/// are checked whenever it is used, so that a million of them are open at once and take no memory. Format:
+/// docs/format.md. Thread-safe for reading.
 class Dataset {
   public:
-    /// Throws base::Error: missing, another format version, inconsistent tables (names file, table and record).
+    /// Throws base::Error: missing, another format version, tables that don't fit each other (names file and table).
     /// Under ReadPath::mmap also: a shard whose pool is not contiguous, with the remedy.
     static Dataset open(const std::filesystem::path& directory, ReadPath read_path = ReadPath::mmap);
     Dataset(Dataset&&) noexcept;
@@ -62,7 +64,7 @@ class Dataset {
     std::uint64_t content_hash()
         const;  ///< over samples, boxes, classes and encoding; not over shard boundaries or time
     std::uint64_t box_count() const;
-    std::uint64_t max_boxes_per_image() const;
+    std::uint64_t max_boxes_per_image() const;  ///< looks at every sample's count: to be asked for once
     const DropCounts& dropped_images() const;
     const DropCounts& dropped_boxes() const;
     const DropCounts& notes() const;    ///< what was stored although something about it was odd
@@ -72,12 +74,15 @@ class Dataset {
 
     ReadPath read_path() const;
 
-    /// Under ReadPath::hdf5 without its bytes, which only read() gives there.
+    /// Under ReadPath::hdf5 without its bytes, which only read() gives there. Throws base::Error naming file, table and
+    /// record where the tables say something impossible about it.
     Sample sample(std::uint64_t id) const;
     /// With its bytes on either path: in the map, with `room` left as it is, or read into `room`, which must live as
     /// long as they are used. Throws base::Error where libhdf5 can't read them.
     Sample read(std::uint64_t id, std::vector<std::uint8_t>& room) const;
     std::string file_name(std::uint64_t id) const;  ///< the source's file name, with "#x,y" for a tile
+    /// Every record of every table, as sample() and file_name() check theirs.
+    void check_tables() const;
     /// Throws base::Error naming shard, sample and both checksums when the stored bytes do not match their CRC-32C.
     void verify(std::uint64_t id) const;
     /// The same of a sample that read() gave, without reading it again.
@@ -86,6 +91,9 @@ class Dataset {
     std::uint64_t compute_content_hash() const;
     /// Asks the kernel to read this sample's bytes ahead. Does nothing under ReadPath::hdf5.
     void prefetch(std::uint64_t id) const;
+    /// Takes what was touched of the shards out of this process's memory, not out of the kernel's: mapped files
+    /// would else grow by all that is read. Spans stay valid.
+    void let_go() const;
 
   private:
     struct State;

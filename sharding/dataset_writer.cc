@@ -74,7 +74,7 @@ class DirectoryLock {
         }
         if (flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
             close(fd_);
-            throw base::Error(
+            throw WrittenByAnother(
                 base::str(file.parent_path().string(), ": another process is importing to it at this moment"));
         }
     }

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "base/hash.h"
 #include "sharding/dataset.h"
 #include "sharding/dataset_format.h"
@@ -102,6 +103,12 @@ class DatasetWriter {
     std::optional<ImportJournal> journal_;
 };
 
+/// Another process is writing the data set at this moment.
+class WrittenByAnother : public base::Error {
+  public:
+    using base::Error::Error;
+};
+
 /// Writes a whole data set or nothing: `fill` adds the samples, everything is assembled in a directory aside, synced
 /// and renamed to `directory`, which must not exist (its parents are made). An exception from `fill` leaves nothing
 /// behind; a set without a sample is an error that names the reasons for which images were dropped.
@@ -109,7 +116,7 @@ void write_dataset(const std::filesystem::path& directory, const DatasetDescript
                    const std::function<void(DatasetWriter&)>& fill);
 
 /// The same for long work: the directory aside is `directory` + ".importing" and outlives a kill, so that the same call
-/// goes on where that process stopped, when `fill` calls DatasetWriter::resume. Throws base::Error where another
+/// goes on where that process stopped, when `fill` calls DatasetWriter::resume. Throws WrittenByAnother where another
 /// process is writing it at this moment. An exception from `fill` leaves behind what was there before.
 void write_dataset_resumably(const std::filesystem::path& directory, const DatasetDescription& description,
                              const std::function<void(DatasetWriter&)>& fill);

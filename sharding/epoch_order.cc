@@ -33,40 +33,41 @@ class Permutation {
     std::uint64_t operator()(std::uint64_t x) const {
         base::Random keys = keys_;
         for (std::size_t round = 0; round < rounds(); ++round) {
-            const Round now = draw(keys);
-            x = applied(now, x);
+            const ShuffleRound now = draw(keys);
+            x = applied(now, x, size_);
         }
         return x;
     }
 
     /// The x that is mapped to `y`. Every round is its own inverse.
     std::uint64_t inverse(std::uint64_t y) const {
-        base::Random keys = keys_;
-        std::vector<Round> drawn;
-        for (std::size_t round = 0; round < rounds(); ++round) {
-            drawn.emplace_back(draw(keys));
-        }
-        std::for_each(drawn.rbegin(), drawn.rend(), [&](const Round& round) { y = applied(round, y); });
+        const std::vector<ShuffleRound> drawn = draw_all();
+        std::for_each(drawn.rbegin(), drawn.rend(), [&](const ShuffleRound& round) { y = applied(round, y, size_); });
         return y;
     }
 
-  private:
-    struct Round {
-        std::uint64_t pairing;
-        std::uint64_t bits;
-    };
+    std::vector<ShuffleRound> draw_all() const {
+        base::Random keys = keys_;
+        std::vector<ShuffleRound> drawn;
+        for (std::size_t round = 0; round < rounds(); ++round) {
+            drawn.emplace_back(draw(keys));
+        }
+        return drawn;
+    }
 
+    static std::uint64_t applied(const ShuffleRound& round, std::uint64_t x, std::uint64_t size) {
+        const std::uint64_t partner = round.pairing >= x ? round.pairing - x : size - (x - round.pairing);
+        return (base::mix64(std::max(x, partner) ^ round.bits) & 1) != 0 ? partner : x;
+    }
+
+  private:
     std::size_t rounds() const {
         constexpr std::size_t rounds_for_tiny_sizes = 16;
         return 6 * static_cast<std::size_t>(std::bit_width(size_)) + rounds_for_tiny_sizes;
     }
-    Round draw(base::Random& keys) const {
+    ShuffleRound draw(base::Random& keys) const {
         const std::uint64_t pairing = keys.below(size_);
         return {pairing, keys.next_u64()};
-    }
-    std::uint64_t applied(const Round& round, std::uint64_t x) const {
-        const std::uint64_t partner = round.pairing >= x ? round.pairing - x : size_ - (x - round.pairing);
-        return (base::mix64(std::max(x, partner) ^ round.bits) & 1) != 0 ? partner : x;
     }
 
     base::Random keys_;
@@ -120,6 +121,24 @@ std::uint64_t EpochOrder::in_blocks(std::uint64_t epoch, std::uint64_t position)
         }
     }
     return blocks(position / shape_.block) * shape_.block + position % shape_.block;
+}
+
+OrderOfEpoch::OrderOfEpoch(const EpochOrder& order, std::uint64_t epoch) : order_(order), epoch_(epoch) {
+    if (order.kind_ == OrderKind::full) {
+        const base::Random keys(order.seed_, base::RandomPurpose::order, epoch, whole_stream);
+        rounds_ = Permutation(keys, order.size_).draw_all();
+    }
+}
+
+std::uint64_t OrderOfEpoch::sample_at(std::uint64_t position) const {
+    if (rounds_.empty()) {
+        return order_.sample_at(epoch_, position);
+    }
+    LOCKSTEP_CHECK_LT(position, order_.size_);
+    for (const ShuffleRound& round : rounds_) {
+        position = Permutation::applied(round, position, order_.size_);
+    }
+    return position;
 }
 
 double EpochOrder::shuffle_quality(std::uint64_t epoch) const {

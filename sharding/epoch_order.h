@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace lockstep::sharding {
 
@@ -27,6 +28,12 @@ struct BlockShape {
     std::uint64_t window = 16;
 };
 
+/// One round of the shuffle behind an order.
+struct ShuffleRound {
+    std::uint64_t pairing;
+    std::uint64_t bits;
+};
+
 /// The pure function from (seed, epoch, position) to a sample id: a permutation of 0 .. size-1 for each epoch,
 /// the same for every number of ranks and threads, without storing the permutation (a keyed bijection).
 class EpochOrder {
@@ -45,12 +52,28 @@ class EpochOrder {
     double shuffle_quality(std::uint64_t epoch) const;
 
   private:
+    friend class OrderOfEpoch;
     std::uint64_t in_blocks(std::uint64_t epoch, std::uint64_t position) const;
 
     OrderKind kind_;
     std::uint64_t seed_;
     std::uint64_t size_;
     BlockShape shape_;
+};
+
+/// One epoch of an order, for many positions: gives what EpochOrder::sample_at gives, and draws the keys of a full
+/// shuffle once instead of for each position, so that a position costs nearly the same in a large set as in a small
+/// one.
+class OrderOfEpoch {
+  public:
+    OrderOfEpoch(const EpochOrder& order, std::uint64_t epoch);
+    std::uint64_t epoch() const { return epoch_; }
+    std::uint64_t sample_at(std::uint64_t position) const;
+
+  private:
+    EpochOrder order_;
+    std::uint64_t epoch_;
+    std::vector<ShuffleRound> rounds_;  ///< of OrderKind::full
 };
 
 /// Count and order-free hash of the primary sample ids that one rank consumed in an epoch. Ledgers add up over ranks

@@ -243,9 +243,9 @@ class JpegReader {
     }
 
     /// As stored, before the orientation.
-    Image decode() {
+    void decode(Image& image) {
         guarded([&] { jpeg_calc_output_dimensions(&info_); });
-        Image image = Image::blank(info_.output_width, info_.output_height);
+        image.resize(info_.output_width, info_.output_height);
         if (info_.jpeg_color_space == JCS_CMYK || info_.jpeg_color_space == JCS_YCCK) {
             decode_cmyk(image);
         } else {
@@ -259,6 +259,10 @@ class JpegReader {
                 jpeg_finish_decompress(&info_);
             });
         }
+    }
+    Image decode() {
+        Image image;
+        decode(image);
         return image;
     }
 
@@ -415,6 +419,17 @@ Image Image::blank(std::uint32_t width, std::uint32_t height) {
     return {width, height, std::vector<std::uint8_t>(std::size_t{width} * height * 3)};
 }
 
+void Image::resize(std::uint32_t new_width, std::uint32_t new_height) {
+    width = new_width;
+    height = new_height;
+    pixels.resize(std::size_t{width} * height * 3);
+}
+
+std::shared_ptr<Image> ImageBuffers::take() {
+    const auto unused = std::ranges::find_if(images_, [](const auto& image) { return image.use_count() == 1; });
+    return unused != images_.end() ? *unused : images_.emplace_back(std::make_shared<Image>());
+}
+
 ImageSize probe_size(Bytes bytes, std::string_view name) {
     const Header header = checked(read_header(bytes, name), name);
     return oriented(header.stored, header.orientation);
@@ -439,14 +454,20 @@ Image decode_rgb(Bytes bytes, std::string_view name) {
 }
 
 ReducedImage decode_reduced(Bytes bytes, ImageSize least, std::string_view name) {
+    ReducedImage reduced;
+    reduced.full = decode_reduced(bytes, least, name, reduced.image);
+    return reduced;
+}
+
+ImageSize decode_reduced(Bytes bytes, ImageSize least, std::string_view name, Image& image) {
     if (sniff(bytes) != Format::jpeg) {
-        Image image = decode_rgb(bytes, name);
-        const ImageSize full{image.width, image.height};
-        return {std::move(image), full};
+        image = decode_rgb(bytes, name);
+        return {image.width, image.height};
     }
     JpegReader reader(bytes, name);
     const Header header = checked(reader.header(), name);
-    const ImageSize full = oriented(header.stored, header.orientation);
+    least = oriented(least, header.orientation);  // to the stored axes
+    const ImageSize full = header.stored;
     for (const unsigned denominator : {8U, 4U, 2U}) {
         const auto reduced = [&](std::uint32_t side) { return (side + denominator - 1) / denominator; };
         if (reduced(full.width) >= least.width && reduced(full.height) >= least.height) {
@@ -454,7 +475,11 @@ ReducedImage decode_reduced(Bytes bytes, ImageSize least, std::string_view name)
             break;
         }
     }
-    return {oriented(reader.decode(), header.orientation), full};
+    reader.decode(image);
+    if (header.orientation != upright) {
+        image = oriented(std::move(image), header.orientation);
+    }
+    return oriented(full, header.orientation);
 }
 
 ImageTraits probe_traits(Bytes bytes, std::string_view name) {
@@ -499,7 +524,8 @@ ImageTraits probe_traits(Bytes bytes, std::string_view name) {
         case Format::webp:
             traits.extension = ".webp";
             traits.has_alpha =
-                has_text_at(bytes, 12, "VP8X") && (Reader(bytes, false).number(20, 1).value_or(0) & 0x10) != 0;
+                (has_text_at(bytes, 12, "VP8X") && (Reader(bytes, false).number(20, 1).value_or(0) & 0x10) != 0) ||
+                (has_text_at(bytes, 12, "VP8L") && (Reader(bytes, false).u32(21).value_or(0) >> 28 & 1) != 0);
             break;
         case Format::bmp:
             traits.extension = ".bmp";

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -16,8 +17,22 @@ struct Image {
     std::vector<std::uint8_t> pixels;  ///< height x width x 3
 
     static Image blank(std::uint32_t width, std::uint32_t height);
+    /// Keeps the memory where it is large enough; the pixels are unspecified.
+    void resize(std::uint32_t new_width, std::uint32_t new_height);
     std::uint8_t* row(std::uint32_t y) { return pixels.data() + std::size_t{y} * width * 3; }
     const std::uint8_t* row(std::uint32_t y) const { return pixels.data() + std::size_t{y} * width * 3; }
+};
+
+/// Memory that one thread's images are made in: an image that nobody holds any more is given out again, so that nothing
+/// is allocated once the largest has passed. For one thread, which also lets go of what it took.
+class ImageBuffers {
+  public:
+    /// Of unspecified size and content.
+    std::shared_ptr<Image> take();
+    std::size_t size() const { return images_.size(); }
+
+  private:
+    std::vector<std::shared_ptr<Image>> images_;
 };
 
 struct ImageSize {
@@ -46,6 +61,8 @@ struct ReducedImage {
 /// low-pass filter and a border of less than one pixel. Other formats, and JPEGs that are not large enough, come in
 /// full.
 ReducedImage decode_reduced(std::span<const std::uint8_t> bytes, ImageSize least, std::string_view name);
+/// Into an image whose memory is used again; returns what decode_rgb's size would be.
+ImageSize decode_reduced(std::span<const std::uint8_t> bytes, ImageSize least, std::string_view name, Image& image);
 
 /// What an image file has that its decoded pixels don't.
 struct ImageTraits {

@@ -1,10 +1,7 @@
 #include "sharding/inspect.h"
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
-#include <opencv2/core.hpp>
-#include <opencv2/imgproc.hpp>
 
 #include "base/error.h"
 #include "base/hash.h"
@@ -14,6 +11,7 @@
 #include "sharding/dataset_format.h"
 #include "sharding/image.h"
 #include "sharding/ordered_parallel.h"
+#include "sharding/sheet.h"
 
 namespace lockstep::sharding {
 namespace {
@@ -122,46 +120,22 @@ BoxSizes box_sizes(const Dataset& set) {
 }
 
 std::vector<std::uint8_t> draw_sheet(const Dataset& set, std::uint64_t count) {
-    constexpr std::uint32_t side = 240, columns = 6;
     count = std::min(count, set.size());
-    const auto across = static_cast<std::uint32_t>(std::min<std::uint64_t>(count, columns));
-    Image sheet = Image::blank(across * side, static_cast<std::uint32_t>((count + columns - 1) / columns) * side);
-    const cv::Mat canvas(static_cast<int>(sheet.height), static_cast<int>(sheet.width), CV_8UC3, sheet.pixels.data());
-    constexpr std::array<std::array<int, 3>, 6> colours{
-        {{255, 80, 80}, {80, 220, 80}, {90, 150, 255}, {255, 200, 60}, {220, 110, 255}, {70, 220, 220}}};
-    const auto colour_of = [&](std::int32_t class_index) {
-        const auto& [red, green, blue] = colours[static_cast<std::size_t>(class_index) % colours.size()];
-        return cv::Scalar(red, green, blue);
-    };
+    Sheet sheet(count, set.classes());
     for (std::uint64_t i = 0; i < count; ++i) {
         const std::uint64_t id = i * set.size() / count;
         const Sample sample = set.sample(id);
         const std::string name = base::str(set.directory().string(), ": sample ", id, " (", set.file_name(id), ")");
-        Image image = set.encoding() == Encoding::encoded
-                          ? decode_rgb(sample.bytes, name)
-                          : Image{sample.width, sample.height, {sample.bytes.begin(), sample.bytes.end()}};
-        const double scale = double(side) / std::max(image.width, image.height);
-        image = resize(image, fitted_size({image.width, image.height}, side));
-        const cv::Point origin(static_cast<int>(i % columns * side), static_cast<int>(i / columns * side));
-        const cv::Mat cell =
-            canvas(cv::Rect(origin, cv::Size(static_cast<int>(image.width), static_cast<int>(image.height))));
-        cv::Mat(cell.rows, cell.cols, CV_8UC3, image.pixels.data()).copyTo(cell);
-        const auto label = [&](std::int32_t class_index, cv::Point at) {
-            const std::string& text = set.classes()[static_cast<std::size_t>(class_index)];
-            cv::putText(cell, text, at, cv::FONT_HERSHEY_SIMPLEX, 0.4, colour_of(class_index), 1, cv::LINE_AA);
-        };
-        constexpr int text_height = 11;
+        const Image image = set.encoding() == Encoding::encoded
+                                ? decode_rgb(sample.bytes, name)
+                                : Image{sample.width, sample.height, {sample.bytes.begin(), sample.bytes.end()}};
+        std::vector<Sheet::Mark> marks;
         for (const Box& box : sample.boxes) {
-            const cv::Point first(cvRound(box.x1 * scale), cvRound(box.y1 * scale));
-            const cv::Point last(cvRound(box.x2 * scale) - 1, cvRound(box.y2 * scale) - 1);
-            cv::rectangle(cell, first, last, colour_of(box.class_index), 1);
-            label(box.class_index, {first.x, std::max(first.y - 2, text_height)});
+            marks.push_back({box.x1, box.y1, box.x2, box.y2, box.class_index});
         }
-        if (set.task() == Task::classification) {
-            label(sample.label, {2, text_height});
-        }
+        sheet.add(image, marks, sample.label);
     }
-    return encode_png(sheet);
+    return sheet.png();
 }
 
 std::uint64_t verify_directory(const std::filesystem::path& directory, unsigned threads) {
@@ -176,6 +150,7 @@ std::uint64_t verify_directory(const std::filesystem::path& directory, unsigned 
 }
 
 void verify_all(const Dataset& set, unsigned threads) {
+    set.check_tables();
     if (const std::uint64_t actual = set.compute_content_hash(); actual != set.content_hash()) {
         throw base::Error(base::str(set.directory().string(), ": the tables' content hash is ", hex(actual),
                                     " instead of ", hex(set.content_hash()),
@@ -183,9 +158,10 @@ void verify_all(const Dataset& set, unsigned threads) {
     }
     base::Progress progress("verify", "images", set.size());
     const auto check = [&](std::uint64_t id) {
-        set.verify(id);
+        std::vector<std::uint8_t> room;
+        const Sample sample = set.read(id, room);
+        set.verify(sample);
         if (set.encoding() == Encoding::encoded) {
-            const Sample sample = set.sample(id);
             const std::string name = base::str(set.directory().string(), ": sample ", id, " (", set.file_name(id), ")");
             const Image image = decode_rgb(sample.bytes, name);
             if (image.width != sample.width || image.height != sample.height) {

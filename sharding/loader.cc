@@ -1,6 +1,7 @@
 #include "sharding/loader.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -34,32 +35,48 @@ void check_image_size(std::uint32_t size) {
     }
 }
 
-/// Checks, decodes and fits samples, and keeps them where the whole set fits the budget. Thread-safe.
+/// Reads samples, and keeps them where the whole set fits the budget. Thread-safe.
 class SampleStore {
   public:
     SampleStore(const Dataset& dataset, const LoaderOptions& options)
-        : dataset_(dataset),
-          image_size_(options.image_size),
-          verify_checksums_(options.verify_checksums),
-          decode_(options.decode) {
-        const std::uint64_t bytes_of_one = std::uint64_t{image_size_} * image_size_ * channels;
+        : reader_(dataset, {.image_size = options.image_size,
+                            .verify_checksums = options.verify_checksums,
+                            .decode = options.decode,
+                            .cut_area = options.augmentation.enabled ? options.augmentation.resized_crop : 0,
+                            .preprocessed = options.preprocessed}) {
+        if (reader_.options().cut_area > 0) {
+            return;  // of no size that is known before
+        }
+        const std::uint64_t bytes_of_one =
+            std::uint64_t{options.image_size} * options.image_size * channels + sizeof(FittedSample);
         if (dataset.size() <= options.decoded_cache_bytes / bytes_of_one) {
             kept_.resize(dataset.size());
         }
     }
 
-    FittedSample fitted(std::uint64_t id) {
+    FittedSample fitted(std::uint64_t id, ImageBuffers& buffers) {
+        ++used_;
         if (kept_.empty()) {
-            return read(id);
+            FittedSample sample = reader_.read(id, buffers);
+            touched(reader_.options().preprocessed == nullptr ? sample.source.bytes.size()
+                                                              : std::uint64_t{sample.width} * sample.height * channels);
+            return sample;
         }
         {
             const std::lock_guard lock(mutex_);
             if (kept_[id].pixels) {
+                ++used_kept_;
                 return kept_[id];
             }
         }
         // Two threads may decode the same sample at first: cheaper than waiting for each other.
-        FittedSample sample = read(id);
+        FittedSample sample = reader_.read(id, buffers);
+        if (sample.pixels.use_count() > 0) {  // what lies in the map may stay there
+            const std::uint8_t* const begin = sample.pixels.get();
+            const auto own = std::make_shared<const std::vector<std::uint8_t>>(
+                begin, begin + std::size_t{sample.width} * sample.height * channels);
+            sample.pixels = {own, own->data()};
+        }
         const std::lock_guard lock(mutex_);
         return kept_[id] = std::move(sample);
     }
@@ -67,48 +84,28 @@ class SampleStore {
     /// Asks the kernel to read ahead what will be decoded.
     void announce(std::uint64_t id) const {
         if (kept_.empty()) {
-            dataset_.prefetch(id);
+            reader_.storage().prefetch(id);
         }
     }
 
-    const Dataset& dataset() const { return dataset_; }
+    const Dataset& dataset() const { return reader_.dataset(); }
+    CacheUse use() const { return {.samples = used_, .kept = used_kept_}; }
 
   private:
-    FittedSample read(std::uint64_t id) const {
-        const auto room = std::make_shared<std::vector<std::uint8_t>>();
-        const Sample sample = dataset_.read(id, *room);
-        if (verify_checksums_) {
-            dataset_.verify(sample);
-        }
-        if (dataset_.encoding() == Encoding::raw) {  // the pixels stay where they are: mapped, or in `room`
-            return fit(sample, {room, sample.bytes.data()}, dataset_.task(), image_size_);
-        }
-        try {
-            return decoded(sample);
-        } catch (const base::Error& error) {
-            throw base::Error(base::str("sample ", id, " (", dataset_.file_name(id), ") of ",
-                                        dataset_.directory().string(), ": ", error.what()));
+    /// Bounds what the mapped shards add to this process's memory.
+    void touched(std::uint64_t bytes) {
+        constexpr std::uint64_t pages_around = 16 << 10;  // a fault maps 64 KiB at once, and small samples share them
+        constexpr std::uint64_t most_mapped = 32 << 20;
+        const std::uint64_t mapped = mapped_ += std::max(bytes, pages_around);
+        if (mapped > most_mapped) {
+            mapped_ = 0;
+            reader_.storage().let_go();
         }
     }
 
-    FittedSample decoded(const Sample& sample) const {
-        const ImageSize size{sample.width, sample.height};
-        const ImageSize least = decode_ == DecodeMode::scaled ? fitted_size(size, dataset_.task(), image_size_) : size;
-        const auto reduced = std::make_shared<const ReducedImage>(decode_reduced(sample.bytes, least, "image data"));
-        if (reduced->full != size) {
-            throw base::Error(base::str("image data decodes to ", reduced->full.width, "x", reduced->full.height,
-                                        " where the index says ", sample.width, "x", sample.height,
-                                        "; import the data again"));
-        }
-        const Image& image = reduced->image;
-        return fit(sample, {reduced, image.pixels.data()}, dataset_.task(), image_size_,
-                   ImageSize{image.width, image.height});
-    }
-
-    const Dataset& dataset_;
-    std::uint32_t image_size_;
-    bool verify_checksums_;
-    DecodeMode decode_;
+    SampleReader reader_;
+    std::atomic<std::uint64_t> mapped_{0};
+    std::atomic<std::uint64_t> used_{0}, used_kept_{0};
     std::mutex mutex_;
     std::vector<FittedSample> kept_;  ///< by id; empty where nothing is kept, without pixels where not yet decoded
 };
@@ -242,6 +239,9 @@ class Pipeline {
         if (!plan) {
             return;
         }
+        if (!order_of_epoch_ || order_of_epoch_->epoch() != plan->epoch) {
+            order_of_epoch_.emplace(order_, plan->epoch);
+        }
         auto job = std::make_unique<Job>();
         job->batch.epoch = plan->epoch;
         job->batch.step = plan->step;
@@ -250,9 +250,12 @@ class Pipeline {
             const auto micro_index = static_cast<std::uint32_t>(job->batch.micro.size());
             MicroBatch& micro = job->batch.micro.emplace_back(blank(static_cast<std::uint32_t>(range.count())));
             for (std::uint32_t image = 0; image < micro.count; ++image) {
-                const std::uint64_t id = order_.sample_at(plan->epoch, range.begin + image);
+                const std::uint64_t id = order_of_epoch_->sample_at(range.begin + image);
                 micro.sample_ids.push_back(id);
                 store_.announce(id);
+                for (const std::uint64_t partner : augmenter_.likely_partners(plan->epoch, id)) {
+                    store_.announce(partner);
+                }
                 job->units.push_back({.micro = micro_index, .image = image, .boxes = {}, .skipped = {}});
             }
         }
@@ -280,6 +283,7 @@ class Pipeline {
     }
 
     void work(const std::stop_token& stop) {
+        ImageBuffers buffers;
         std::unique_lock lock(mutex_);
         while (true) {
             Job* job = nullptr;
@@ -291,7 +295,7 @@ class Pipeline {
             lock.unlock();
             std::exception_ptr error;
             try {
-                make_or_skip(*job, job->units[index]);
+                make_or_skip(*job, job->units[index], buffers);
             } catch (...) {
                 error = std::current_exception();
             }
@@ -315,9 +319,9 @@ class Pipeline {
         return nullptr;
     }
 
-    void make_or_skip(Job& job, Unit& unit) {
+    void make_or_skip(Job& job, Unit& unit, ImageBuffers& buffers) {
         try {
-            make(job, unit);
+            make(job, unit, buffers);
         } catch (const base::Error& error) {
             if (on_bad_sample_ == BadSamplePolicy::error) {
                 throw;
@@ -326,11 +330,11 @@ class Pipeline {
         }
     }
 
-    void make(Job& job, Unit& unit) {
+    void make(Job& job, Unit& unit, ImageBuffers& buffers) {
         MicroBatch& micro = job.batch.micro[unit.micro];
         const std::uint64_t id = micro.sample_ids[unit.image];
         const std::span pixels = std::span(micro.pixels).subspan(unit.image * image_bytes(), image_bytes());
-        const auto fetch = [&](std::uint64_t wanted) { return store_.fitted(wanted); };
+        const auto fetch = [&](std::uint64_t wanted) { return store_.fitted(wanted, buffers); };
         const Placement placement = augmenter_.make(job.batch.epoch, id, fetch, pixels, unit.boxes);
         micro.letterboxes[unit.image] = placement.letterbox;
         unit.partners = placement.partners;
@@ -342,6 +346,7 @@ class Pipeline {
     SampleStore& store_;
     const Augmenter& augmenter_;
     EpochOrder order_;
+    std::optional<OrderOfEpoch> order_of_epoch_;  ///< of the epoch that is being planned
     std::uint32_t image_size_;
     Planner planner_;
     std::size_t prefetch_;
@@ -427,6 +432,10 @@ void Loader::give_back(Batch&& batch) {
     for (MicroBatch& micro : batch.micro) {
         state_->pipeline.give_back(std::move(micro));
     }
+}
+
+CacheUse Loader::cache_use() const {
+    return state_->store.use();
 }
 
 const LoaderOptions& Loader::options() const {

@@ -10,11 +10,9 @@
 #include "sharding/augmentation.h"
 #include "sharding/dataset.h"
 #include "sharding/epoch_order.h"
+#include "sharding/sample_reader.h"
 
 namespace lockstep::sharding {
-
-/// `scaled`: JPEGs leave the decoder at 1/2, 1/4 or 1/8 where the image size is that much smaller (decode_reduced).
-enum class DecodeMode : std::uint8_t { full = 0, scaled = 1 };
 
 /// What becomes of a sample that can't be read, fails its checksum or doesn't decode, or whose mosaic or mixup partner
 /// does so.
@@ -54,6 +52,12 @@ struct Batch {
     std::span<const MicroBatch> micro_steps() const { return micro; }
 };
 
+/// Where samples came from.
+struct CacheUse {
+    std::uint64_t samples = 0;  ///< all that were used
+    std::uint64_t kept = 0;     ///< of them, those that were in memory already decoded
+};
+
 /// What a rank takes of the order.
 struct Share {
     std::uint64_t rank = 0;
@@ -71,9 +75,11 @@ struct LoaderOptions {
     std::uint64_t closing_epoch = UINT64_MAX;  ///< from this epoch on mosaic and mixup are off
     bool verify_checksums = true;
     DecodeMode decode = DecodeMode::full;
+    const Dataset* preprocessed = nullptr;  ///< its samples, decoded (open_preprocessed_cache); outlives the loader
     BadSamplePolicy on_bad_sample = BadSamplePolicy::error;
     /// A data set whose decoded pixels (size() x image_size x image_size x 3 bytes at most) fit here stays in memory
-    /// once decoded; a larger one is decoded again each time. 0: never kept.
+    /// once decoded; a larger one is decoded again each time, and so is one that windows are cut out of
+    /// (resized_crop). 0: never kept.
     std::uint64_t decoded_cache_bytes = std::uint64_t{256} << 20;
 };
 
@@ -96,6 +102,8 @@ class Loader {
     void give_back(Batch&& batch);
 
     const LoaderOptions& options() const;
+    /// Since the loader was made, partners included.
+    CacheUse cache_use() const;
 
   private:
     struct State;

@@ -1,6 +1,7 @@
 #include "trainer/batch_tensors.h"
 
-#include <ATen/ops/from_blob.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <vector>
@@ -11,11 +12,25 @@ namespace lockstep::trainer {
 
 at::Tensor image_tensor(const sharding::MicroBatch& micro, at::ScalarType type) {
     LOCKSTEP_CHECK_EQ(micro.pixels.size(), std::size_t{micro.count} * micro.height * micro.width * micro.channels);
-    // The pixels are only read, and NHWC seen as NCHW is channels_last.
-    const at::Tensor bytes = at::from_blob(const_cast<std::uint8_t*>(micro.pixels.data()),
-                                           {micro.count, micro.height, micro.width, micro.channels}, at::kByte)
-                                 .permute({0, 3, 1, 2});
-    return bytes.to(type).mul_(1.0 / 255);
+    // NHWC seen as NCHW is channels_last.
+    const at::Tensor images = at::empty({micro.count, micro.height, micro.width, micro.channels}, type);
+    const auto fill = [&]<typename T>(T* values) {
+        constexpr auto scale = static_cast<T>(1.0 / 255);
+        constexpr std::int64_t least_for_a_thread = 1 << 16;
+        const std::uint8_t* const pixels = micro.pixels.data();
+        at::parallel_for(0, images.numel(), least_for_a_thread, [=](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t i = begin; i < end; ++i) {
+                values[i] = static_cast<T>(pixels[i]) * scale;
+            }
+        });
+    };
+    if (type == at::kDouble) {
+        fill(images.mutable_data_ptr<double>());
+    } else {
+        LOCKSTEP_CHECK(type == at::kFloat, "images of another type than the weights'");
+        fill(images.mutable_data_ptr<float>());
+    }
+    return images.permute({0, 3, 1, 2});
 }
 
 DetectionTargets detection_targets(const sharding::MicroBatch& micro, std::int64_t max_boxes, at::ScalarType type) {

@@ -118,6 +118,10 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
           Effect::none);
     visit("data.cache_mib", r.data.cache_mib, "decoded images that a rank keeps in memory, in MiB", Bounds{0, 1e6},
           Effect::none);
+    visit(
+        "data.disk_cache", r.data.disk_cache,
+        "folder where the training set's samples are kept decoded at image_size, made at the first start; empty: none",
+        Choices{}, Effect::none);
 
     visit("optimizer.name", r.optimizer.name,
           "sgd (Nesterov momentum), adam (decay in the gradient), adamw (decay apart), or for large batches lars or "
@@ -197,6 +201,19 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
     visit("augmentation.flip_vertical", r.augmentation.flip_vertical, "probability", probability, Effect::training);
     visit("augmentation.quarter_turns", r.augmentation.quarter_turns,
           "probability of a turn by 90, 180 or 270 degrees (aerial photos)", probability, Effect::training);
+    visit(
+        "augmentation.jitter_brightness", r.augmentation.jitter_brightness,
+        "ColorJitter: gain, +-; where one of the three is on, they and contrast are applied in an order that is drawn",
+        probability, Effect::training);
+    visit("augmentation.jitter_saturation", r.augmentation.jitter_saturation, "ColorJitter: gain, +-", probability,
+          Effect::training);
+    visit("augmentation.jitter_hue", r.augmentation.jitter_hue, "ColorJitter: shift by +- this part of a turn",
+          Bounds{0, 0.5}, Effect::training);
+    visit("augmentation.resized_crop", r.augmentation.resized_crop,
+          "classification: a window of at least this part of the area is resized to the square (RandomResizedCrop: "
+          "0.08); "
+          "0: off",
+          probability, Effect::training);
     visit("augmentation.crop_padding", r.augmentation.crop_padding,
           "classification: pad by so many pixels and crop at random", Bounds{0, 1024}, Effect::training);
     visit("augmentation.erase", r.augmentation.erase, "classification: probability of erasing a rectangle", probability,
@@ -488,8 +505,11 @@ void check_recipe(const Recipe& recipe, std::int64_t ranks) {
     if (is_detector(recipe) && recipe.label_smoothing > 0) {
         refuse("label_smoothing has no meaning for a detector: its targets are soft already");
     }
-    if (is_detector(recipe) && (recipe.augmentation.crop_padding > 0 || recipe.augmentation.erase > 0)) {
-        refuse("augmentation.crop_padding and augmentation.erase are for classification");
+    if (is_detector(recipe) && (recipe.augmentation.crop_padding > 0 || recipe.augmentation.erase > 0 ||
+                                recipe.augmentation.resized_crop > 0)) {
+        refuse(
+            "augmentation.crop_padding, augmentation.resized_crop and augmentation.erase are for classification; set "
+            "them to 0");
     }
     if (!is_detector(recipe) && (recipe.augmentation.mosaic > 0 || recipe.augmentation.mixup > 0) &&
         recipe.augmentation.enabled) {
@@ -508,6 +528,14 @@ void check_recipe(const Recipe& recipe, std::int64_t ranks) {
         if (!is_detector(recipe) && value != usual) {
             refuse(key, " is for detectors");
         }
+    }
+    if (!recipe.data.disk_cache.empty() && recipe.augmentation.enabled && recipe.augmentation.resized_crop > 0) {
+        refuse(
+            "data.disk_cache holds samples at image_size, and augmentation.resized_crop needs them larger; leave one "
+            "out");
+    }
+    if (recipe.augmentation.crop_padding > 0 && recipe.augmentation.resized_crop > 0) {
+        refuse("augmentation.crop_padding and augmentation.resized_crop both cut a window out; set one of them to 0");
     }
     if (recipe.augmentation.crop_padding >= recipe.image_size) {
         refuse("augmentation.crop_padding = ", recipe.augmentation.crop_padding,

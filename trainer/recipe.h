@@ -50,6 +50,7 @@ struct Recipe {
         std::string on_bad_sample = "error";
         bool verify_checksums = true;
         std::int64_t cache_mib = 256;
+        std::string disk_cache;
     } data;
 
     struct Optimizer {
@@ -99,6 +100,10 @@ struct Recipe {
         double flip_horizontal = 0.5;
         double flip_vertical = 0;
         double quarter_turns = 0;
+        double jitter_brightness = 0;
+        double jitter_saturation = 0;
+        double jitter_hue = 0;
+        double resized_crop = 0;
         std::int64_t crop_padding = 0;
         double erase = 0;
         std::int64_t closing_epochs = 10;

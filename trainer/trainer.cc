@@ -19,8 +19,9 @@
 #include "comm/gradient_reducer.h"
 #include "comm/partitioned_optimizer.h"
 #include "comm/rank_log.h"
-#include "sharding/augmentation.h"
 #include "sharding/loader.h"
+#include "sharding/preprocessed_cache.h"
+#include "trainer/loader_options.h"
 #include "trainer/models/layers.h"
 #include "trainer/models/network_of_units.h"
 #include "trainer/optimizers/parameter_groups.h"
@@ -57,28 +58,6 @@ std::vector<RunningStatistics::NamedBuffer> buffers_of(torch::nn::Module& networ
     return buffers;
 }
 
-sharding::AugmentationOptions augmentation_options(const Recipe& recipe) {
-    const auto& a = recipe.augmentation;
-    sharding::AugmentationOptions options;
-    options.enabled = a.enabled;
-    options.mosaic = a.mosaic;
-    options.mixup = a.mixup;
-    options.degrees = a.degrees;
-    options.translate = a.translate;
-    options.scale = a.scale;
-    options.shear = a.shear;
-    options.hsv_hue = a.hsv_hue;
-    options.hsv_saturation = a.hsv_saturation;
-    options.hsv_value = a.hsv_value;
-    options.contrast = a.contrast;
-    options.flip_horizontal = a.flip_horizontal;
-    options.flip_vertical = a.flip_vertical;
-    options.quarter_turns = a.quarter_turns;
-    options.crop_padding = static_cast<std::uint32_t>(a.crop_padding);
-    options.erase = a.erase;
-    return options;
-}
-
 sharding::EpochOrder order_of(const Recipe& recipe, std::uint64_t size) {
     using enum sharding::OrderKind;
     const std::string& name = recipe.data.order;
@@ -87,10 +66,6 @@ sharding::EpochOrder order_of(const Recipe& recipe, std::uint64_t size) {
             size,
             {.block = static_cast<std::uint64_t>(recipe.data.block),
              .window = static_cast<std::uint64_t>(recipe.data.window)}};
-}
-
-sharding::ReadPath read_path_of(const Recipe& recipe) {
-    return recipe.data.read == "hdf5" ? sharding::ReadPath::hdf5 : sharding::ReadPath::mmap;
 }
 
 std::optional<sharding::Dataset> open_validation_data(const Recipe& recipe, const sharding::Dataset& train) {
@@ -132,6 +107,7 @@ struct Trainer::State {
     unsigned cores_per_rank;
     sharding::Dataset train;
     std::optional<sharding::Dataset> validation;
+    std::optional<sharding::Dataset> preprocessed;  ///< the training set's samples, from data.disk_cache
     std::unique_ptr<Task> task;
     TrainableParameters parameters;
     comm::GradientReducer reducer;
@@ -154,6 +130,7 @@ struct Trainer::State {
         std::uint64_t skipped = 0;        ///< samples
         std::uint64_t skipped_steps = 0;  ///< not finite
     } epoch_sums;
+    sharding::CacheUse cache_use, cache_use_before_epoch;
     double batch_norm_seconds = 0;  ///< of the step under way: in batch norm's collectives
     comm::SentData sent_before_epoch;
     double training_seconds = 0, training_wait = 0;
@@ -168,7 +145,6 @@ struct Trainer::State {
 
     bool is_first() const { return comm::index_of(comms.control.rank()) == 0; }
     std::uint64_t ranks() const { return static_cast<std::uint64_t>(comms.control.size()); }
-    sharding::LoaderOptions loader_options() const;
     double average_decay() const;
     std::uint64_t skipped_of_ranks(std::uint64_t own);
     void agree_on_start();
@@ -290,10 +266,20 @@ Trainer::State::State(Recipe the_recipe, const RunStart& start, Communicators co
             "optimizer.rate_factors that freeze parameters don't go with optimizer.zero_stage = 3; "
             "use stage 2, or a small factor instead of 0");
     }
-    const auto options = loader_options();
+    const auto options = loader_options(recipe, cores_per_rank);
     // Its constructor refuses what it can't do: better here than when a run directory lies there.
     [[maybe_unused]] const sharding::Augmenter probe(options.augmentation, train.task(), options.image_size,
                                                      options.seed, options.closing_epoch, train.size());
+    if (!recipe.data.disk_cache.empty()) {
+        if (train.encoding() == sharding::Encoding::raw) {
+            throw base::UsageError(
+                str("data.disk_cache: ", recipe.data.train, " holds decoded images already; leave the key out"));
+        }
+        preprocessed = sharding::open_preprocessed_cache(
+            train, recipe.data.disk_cache,
+            {.image_size = options.image_size, .verify_checksums = options.verify_checksums, .decode = options.decode},
+            cores_per_rank);
+    }
     if (start.checkpoint) {
         load(load_checkpoint(*start.checkpoint), *start.checkpoint);
     }
@@ -354,25 +340,6 @@ void Trainer::State::broadcast_state() {
         comms.gradients.broadcast(comm::buffer_of(plain), comm::Rank{0}, name);
         tensor.copy_(plain);
     }
-}
-
-sharding::LoaderOptions Trainer::State::loader_options() const {
-    sharding::LoaderOptions options;
-    options.image_size = static_cast<std::uint32_t>(recipe.image_size);
-    options.effective_batch = static_cast<std::uint64_t>(recipe.batch);
-    options.accumulate = static_cast<std::uint64_t>(recipe.accumulate);
-    options.threads = recipe.data.threads > 0 ? static_cast<unsigned>(recipe.data.threads) : cores_per_rank;
-    options.prefetch = static_cast<unsigned>(recipe.data.prefetch);
-    options.seed = static_cast<std::uint64_t>(recipe.seed);
-    options.augmentation = augmentation_options(recipe);
-    options.closing_epoch =
-        static_cast<std::uint64_t>(std::max<std::int64_t>(0, recipe.epochs - recipe.augmentation.closing_epochs));
-    options.verify_checksums = recipe.data.verify_checksums;
-    options.decode = recipe.data.decode == "scaled" ? sharding::DecodeMode::scaled : sharding::DecodeMode::full;
-    options.on_bad_sample =
-        recipe.data.on_bad_sample == "skip" ? sharding::BadSamplePolicy::skip : sharding::BadSamplePolicy::error;
-    options.decoded_cache_bytes = static_cast<std::uint64_t>(recipe.data.cache_mib) << 20;
-    return options;
 }
 
 double Trainer::State::average_decay() const {
@@ -707,6 +674,13 @@ json Trainer::State::epoch_line(std::uint64_t epoch, std::uint64_t steps) const 
                  {"data_wait_fraction", ratio(epoch_sums.wait, epoch_sums.seconds)},
                  {"exposed_communication_fraction", ratio(epoch_sums.exposed, epoch_sums.seconds)},
                  {"rank_skew_fraction", ratio(epoch_sums.skew, epoch_sums.seconds)}};
+    const std::uint64_t samples = cache_use.samples - cache_use_before_epoch.samples;
+    const std::uint64_t kept = cache_use.kept - cache_use_before_epoch.kept;
+    line["memory_cache_hit_rate"] = ratio(static_cast<double>(kept), static_cast<double>(samples));
+    if (preprocessed) {  // it holds every sample, so that what memory doesn't have comes from there
+        line["disk_cache_hit_rate"] = 1;
+    }
+    cache_use_before_epoch = cache_use;
     if (epoch_sums.skipped > 0) {
         line["skipped_samples"] = epoch_sums.skipped;
     }
@@ -990,7 +964,9 @@ Outcome Trainer::run() {
         return Outcome::finished;
     }
     const sharding::Share share{static_cast<std::uint64_t>(comm::index_of(s.comms.control.rank())), s.ranks()};
-    sharding::Loader loader(s.train, s.order, share, s.loader_options(), s.progress.epoch, s.progress.step_in_epoch);
+    sharding::LoaderOptions options = loader_options(s.recipe, s.cores_per_rank);
+    options.preprocessed = s.preprocessed ? &*s.preprocessed : nullptr;
+    sharding::Loader loader(s.train, s.order, share, options, s.progress.epoch, s.progress.step_in_epoch);
     const std::uint64_t last_step =
         s.recipe.max_steps > 0 ? std::min(static_cast<std::uint64_t>(s.recipe.max_steps), s.schedule.total_steps())
                                : s.schedule.total_steps();
@@ -1001,6 +977,7 @@ Outcome Trainer::run() {
         const double started = base::monotonic_seconds();
         s.enter("reading data");
         sharding::Batch batch = loader.next();
+        s.cache_use = loader.cache_use();
         s.enter("training");
         s.train_step(batch, started);
         loader.give_back(std::move(batch));

@@ -528,6 +528,18 @@ TEST(Mosaic, PartnersComeFromTheWholeSetAndCloseWithTheEpoch) {
     EXPECT_EQ(partners.size(), 50u);
 }
 
+TEST(Mosaic, ItsPartnersCanBeReadAhead) {
+    const std::vector<Photo> photos(50, with_rectangle(32, 32, {5, 5, 20, 20}, 0));
+    const AugmentationOptions options = enabled([](AugmentationOptions& o) { o.mosaic = 1; });
+    const Studio studio(photos, options, 32, Task::detection, 1, 10);
+    const Augmenter augmenter(options, Task::detection, 32, 1, 10, 50);
+    for (std::uint64_t id = 0; id < 50; ++id) {
+        const std::vector<std::uint64_t> fetched = studio.make(9, id).fetched;
+        EXPECT_EQ(augmenter.likely_partners(9, id), std::vector(fetched.begin() + 1, fetched.end()));
+        EXPECT_TRUE(augmenter.likely_partners(10, id).empty());
+    }
+}
+
 TEST(Mixup, BlendsByABetaDistributedWeight) {
     std::vector<Photo> photos;
     for (int level : {0, 200}) {
@@ -766,6 +778,147 @@ TEST(Classification, CropsAWindowOfThePaddedImage) {
     EXPECT_EQ(windows.size(), 98u);
 }
 
+/// Samples as they are, for windows to be cut out.
+Made make_uncut(const cv::Mat& image, const AugmentationOptions& options, std::uint32_t size, std::uint64_t epoch) {
+    Made made;
+    made.pixels.create(static_cast<int>(size), static_cast<int>(size), CV_8UC3);
+    const auto fetch = [&](std::uint64_t id) {
+        FittedSample sample = fitted({image, {}}, id, size, Task::classification);
+        const auto owner = std::make_shared<cv::Mat>(image);
+        sample.width = static_cast<std::uint32_t>(image.cols);
+        sample.height = static_cast<std::uint32_t>(image.rows);
+        sample.pixels = {owner, owner->data};
+        return sample;
+    };
+    const Augmenter augmenter(options, Task::classification, size, 1, never, 1);
+    augmenter.make(epoch, 0, fetch, {made.pixels.data, made.pixels.total() * 3}, made.boxes);
+    return made;
+}
+
+/// Red and green tell a pixel's column and row, so an output's gradient tells the window that was cut out.
+TEST(Classification, ResizesAWindowOfTheStatedAreaAndAspect) {
+    constexpr int size = 32, width = 120, height = 90;
+    cv::Mat image(height, width, CV_8UC3);
+    for (int y = 0; y < height; ++y) {
+        for (int x = 0; x < width; ++x) {
+            image.at<cv::Vec3b>(y, x) = {static_cast<std::uint8_t>(2 * x), static_cast<std::uint8_t>(2 * y), 0};
+        }
+    }
+    const AugmentationOptions options = enabled([](auto& o) { o.resized_crop = 0.25; });
+    double least_area = 1, greatest_area = 0, least_aspect = 9, greatest_aspect = 0, least_left = 999,
+           greatest_right = 0;
+    for (std::uint64_t epoch = 0; epoch < 400; ++epoch) {
+        const cv::Mat pixels = make_uncut(image, options, size, epoch).pixels;
+        // (along, step) of the window's first edge and extent, from two pixels far from its edges.
+        const auto window = [&](auto value) {
+            const double step = (value(28) - value(3)) / 2.0 / 25;
+            return std::pair(value(3) / 2.0 + 0.5 - 3.5 * step, step * size);
+        };
+        const auto [left, across] = window([&](int i) { return static_cast<double>(pixels.at<cv::Vec3b>(16, i)[0]); });
+        const auto [top, down] = window([&](int i) { return static_cast<double>(pixels.at<cv::Vec3b>(i, 16)[1]); });
+        EXPECT_GT(left, -1.5) << epoch;
+        EXPECT_GT(top, -1.5) << epoch;
+        EXPECT_LT(left + across, width + 1.5) << epoch;
+        EXPECT_LT(top + down, height + 1.5) << epoch;
+        const double area = across * down / (width * height), aspect = across / down;
+        least_area = std::min(least_area, area), greatest_area = std::max(greatest_area, area);
+        least_aspect = std::min(least_aspect, aspect), greatest_aspect = std::max(greatest_aspect, aspect);
+        least_left = std::min(least_left, left), greatest_right = std::max(greatest_right, left + across);
+    }
+    EXPECT_NEAR(least_area, 0.25, 0.03);
+    EXPECT_GT(greatest_area, 0.9);
+    EXPECT_NEAR(least_aspect, 0.75, 0.05);
+    EXPECT_NEAR(greatest_aspect, 4.0 / 3, 0.06);
+    EXPECT_LT(least_left, 3);
+    EXPECT_GT(greatest_right, width - 3);
+}
+
+TEST(Classification, WithoutAWindowThatFitsTheWholeImageIsResized) {
+    const cv::Mat image = noise(40, 36, 1);
+    cv::Mat expected;
+    cv::resize(image, expected, {24, 24}, 0, 0, cv::INTER_LINEAR);
+    const cv::Mat got = make_uncut(image, enabled([](auto& o) { o.resized_crop = 1; }), 24, 0).pixels;
+    cv::Mat difference;
+    cv::absdiff(got, expected, difference);
+    EXPECT_LE(cv::norm(difference, cv::NORM_INF), 2);  // weights of 8 bits against OpenCV's 11
+}
+
+TEST(Jitter, ScalesBrightnessAndSaturationAsThePlainFormula) {
+    const cv::Mat image = noise(31, 17, 5);
+    for (const double gain : {0.0, 0.4, 1.0, 1.7}) {
+        cv::Mat brighter = image.clone(), stronger = image.clone();
+        scale_brightness({brighter.data, brighter.total() * 3}, gain);
+        scale_saturation({stronger.data, stronger.total() * 3}, gain);
+        for (int y = 0; y < image.rows; ++y) {
+            for (int x = 0; x < image.cols; ++x) {
+                const auto pixel = image.at<cv::Vec3b>(y, x);
+                const double gray = 0.299 * pixel[0] + 0.587 * pixel[1] + 0.114 * pixel[2];
+                for (int c = 0; c < 3; ++c) {
+                    EXPECT_NEAR(brighter.at<cv::Vec3b>(y, x)[c], std::clamp(pixel[c] * gain, 0.0, 255.0), 0.51);
+                    EXPECT_NEAR(stronger.at<cv::Vec3b>(y, x)[c],
+                                std::clamp(gray + (pixel[c] - gray) * gain, 0.0, 255.0), 0.51);
+                }
+            }
+        }
+    }
+}
+
+TEST(Jitter, TurnsHues) {
+    const auto turned = [](cv::Vec3b colour, double turn) {
+        cv::Mat image(2, 3, CV_8UC3, cv::Scalar(colour[0], colour[1], colour[2]));
+        shift_hue({image.data, image.total() * 3}, 3, turn);
+        return image.at<cv::Vec3b>(1, 2);
+    };
+    EXPECT_EQ(turned({255, 0, 0}, 1.0 / 3), cv::Vec3b(0, 255, 0));
+    EXPECT_EQ(turned({255, 0, 0}, -1.0 / 3), cv::Vec3b(0, 0, 255));
+    EXPECT_EQ(turned({0, 0, 200}, 0.5), cv::Vec3b(200, 200, 0));
+    EXPECT_EQ(turned({90, 90, 90}, 0.3), cv::Vec3b(90, 90, 90));
+}
+
+TEST(Jitter, IsDrawnFromItsWholeRangeInEveryOrder) {
+    // White is clipped where brightness comes first, so that contrast finds another mean: both orders are told apart.
+    Photo photo{cv::Mat(8, 8, CV_8UC3, cv::Scalar::all(100)), {}};
+    photo.pixels.row(0).setTo(cv::Scalar::all(250));
+    const Studio brightness({photo}, enabled([](auto& o) { o.jitter_brightness = 0.5; }), 8, Task::classification);
+    const Studio both({photo}, enabled([](auto& o) { o.jitter_brightness = o.contrast = 0.5; }), 8,
+                      Task::classification);
+    int least = 255, greatest = 0;
+    for (std::uint64_t epoch = 0; epoch < 300; ++epoch) {
+        const int value = brightness.make(epoch, 0).pixels.at<cv::Vec3b>(7, 7)[0];
+        least = std::min(least, value), greatest = std::max(greatest, value);
+    }
+    EXPECT_NEAR(least, 50, 2);
+    EXPECT_NEAR(greatest, 150, 2);
+
+    int brightness_first = 0, contrast_first = 0;
+    for (std::uint64_t epoch = 0; epoch < 200; ++epoch) {
+        const cv::Mat pixels = both.make(epoch, 0).pixels;
+        const int dark = pixels.at<cv::Vec3b>(7, 7)[0], bright = pixels.at<cv::Vec3b>(0, 0)[0];
+        // Which gains, in which order, give these two? A search over both, 1 % apart.
+        double best[2] = {1e9, 1e9};
+        for (double b = 0.5; b <= 1.5; b += 0.01) {
+            for (double c = 0.5; c <= 1.5; c += 0.01) {
+                const auto clip = [](double v) { return std::clamp(std::round(v), 0.0, 255.0); };
+                const auto contrast = [&](double v, double one, double other) {
+                    const double mean = std::round((one + 7 * other) / 8);
+                    return clip(mean + (v - mean) * c);
+                };
+                const double first = std::abs(contrast(clip(250 * b), clip(250 * b), clip(100 * b)) - bright) +
+                                     std::abs(contrast(clip(100 * b), clip(250 * b), clip(100 * b)) - dark);
+                const double second = std::abs(clip(contrast(250, 250, 100) * b) - bright) +
+                                      std::abs(clip(contrast(100, 250, 100) * b) - dark);
+                best[0] = std::min(best[0], first);
+                best[1] = std::min(best[1], second);
+            }
+        }
+        EXPECT_LE(std::min(best[0], best[1]), 3) << epoch;
+        brightness_first += best[0] < best[1] - 3;
+        contrast_first += best[1] < best[0] - 3;
+    }
+    EXPECT_GT(brightness_first, 0);
+    EXPECT_GT(contrast_first, 0);
+}
+
 TEST(Classification, ErasesARectangleOfTheStatedSize) {
     const int size = 50;
     const Photo photo{cv::Mat(size, size, CV_8UC3, cv::Scalar::all(9)), {}};
@@ -844,6 +997,12 @@ TEST(Augmenter, NamesTheOptionThatIsImpossible) {
         {"erase", Task::classification, [](auto& o) { o.erase = 1.1; }},
         {"erase", Task::detection, [](auto& o) { o.erase = 0.5; }},
         {"crop_padding", Task::detection, [](auto& o) { o.crop_padding = 4; }},
+        {"jitter_brightness", Task::detection, [](auto& o) { o.jitter_brightness = 1.1; }},
+        {"jitter_saturation", Task::detection, [](auto& o) { o.jitter_saturation = -0.1; }},
+        {"jitter_hue", Task::classification, [](auto& o) { o.jitter_hue = 0.6; }},
+        {"resized_crop", Task::classification, [](auto& o) { o.resized_crop = 1.5; }},
+        {"resized_crop", Task::detection, [](auto& o) { o.resized_crop = 0.5; }},
+        {"crop_padding", Task::classification, [](auto& o) { o.resized_crop = 0.5, o.crop_padding = 4; }},
         {"mosaic", Task::classification, [](auto& o) { o.mosaic = 1; }},
         {"mixup", Task::classification, [](auto& o) { o.mixup = 1; }},
     };

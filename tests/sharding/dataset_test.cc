@@ -352,7 +352,7 @@ class TamperedTest : public DatasetTest {
 
     /// Opening must fail with a message that has all of these.
     void expect_refused(std::initializer_list<std::string_view> parts) {
-        const std::string message = error_of([&] { Dataset::open(set_); });
+        const std::string message = error_of([&] { Dataset::open(set_).check_tables(); });
         for (const std::string_view part : parts) {
             EXPECT_TRUE(contains(message, part));
         }
@@ -364,12 +364,12 @@ class TamperedTest : public DatasetTest {
 
 TEST_F(TamperedTest, SampleOffsets) {
     patch<std::uint64_t>("shard-00001.h5", "offsets", 1, huge);
-    expect_refused({"shard-00001.h5", "'offsets'", "record 2", base::str(huge)});
+    expect_refused({"shard-00001.h5", "'offsets'", "record 1", base::str(huge)});
 }
 
 TEST_F(TamperedTest, SampleOffsetsThatWrapAround) {
     patch<std::uint64_t>("shard-00000.h5", "offsets", 1, ~std::uint64_t{0});
-    expect_refused({"shard-00000.h5", "'offsets'", "record 2"});
+    expect_refused({"shard-00000.h5", "'offsets'", "record 1"});
 }
 
 TEST_F(TamperedTest, LastOffsetBeyondThePool) {
@@ -389,7 +389,7 @@ TEST_F(TamperedTest, EmptySample) {
 
 TEST_F(TamperedTest, BoxOffsets) {
     patch<std::uint64_t>("index.h5", "box_offsets", 2, 4);
-    expect_refused({"index.h5", "'box_offsets'", "record 3", "is 2, after 4"});
+    expect_refused({"index.h5", "'box_offsets'", "record 2", "is 4, after 0"});
 }
 
 TEST_F(TamperedTest, NameOffsets) {
@@ -407,6 +407,19 @@ TEST_F(TamperedTest, ImageSizes) {
     expect_refused({"index.h5", "'width'", "record 3", "0 x 48"});
     patch<std::uint32_t>("index.h5", "width", 3, static_cast<std::uint32_t>(-64));
     expect_refused({"index.h5", "'width'", "record 3", "4294967232 x 48"});
+}
+
+TEST_F(TamperedTest, ASampleIsRefusedWhenItIsUsedAndOthersAreNot) {
+    patch<std::uint32_t>("index.h5", "width", 3, 0);
+    patch<std::uint64_t>("index.h5", "name_offsets", 2, huge);
+    const Dataset set = Dataset::open(set_);
+    for (const std::uint64_t id : {0, 1, 2, 4}) {
+        EXPECT_NO_THROW(set.sample(id)) << id;
+    }
+    EXPECT_NO_THROW(set.prefetch(3));
+    EXPECT_TRUE(contains(error_of([&] { set.sample(3); }), "'width': record 3"));
+    EXPECT_NO_THROW(set.file_name(3));
+    EXPECT_TRUE(contains(error_of([&] { set.file_name(1); }), "'name_offsets': record 2"));
 }
 
 TEST_F(TamperedTest, Boxes) {

@@ -57,6 +57,20 @@ TEST(EpochOrder, IsAPureFunctionOfSeedEpochAndPosition) {
     EXPECT_NE(epoch_of(order, 3), epoch_of(EpochOrder(OrderKind::full, 8, 1000), 3));
 }
 
+TEST(EpochOrder, OneEpochOfItIsTheSame) {
+    for (const OrderKind kind : {OrderKind::sequential, OrderKind::block, OrderKind::full}) {
+        for (const std::uint64_t size : {1, 2, 57, 1000}) {
+            const EpochOrder order(kind, 9, size, {.block = 8, .window = 3});
+            for (const std::uint64_t epoch : {0, 7}) {
+                const OrderOfEpoch one(order, epoch);
+                for (std::uint64_t position = 0; position < size; ++position) {
+                    ASSERT_EQ(one.sample_at(position), order.sample_at(epoch, position)) << size << " " << position;
+                }
+            }
+        }
+    }
+}
+
 TEST(EpochOrder, SequentialIsTheIdentityInEveryEpoch) {
     const EpochOrder order(OrderKind::sequential, 7, 5);
     EXPECT_EQ(epoch_of(order, 9), (std::vector<std::uint64_t>{0, 1, 2, 3, 4}));

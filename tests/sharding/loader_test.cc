@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/random.h"
 #include "base/resources.h"
+#include "sharding/augmented_sheet.h"
 #include "sharding/dataset_writer.h"
 #include "sharding/image.h"
 #include "tests/sharding/scratch.h"
@@ -640,6 +641,33 @@ TEST_F(LoaderTest, BadSamplesAreSkippedByPolicyListedAndEnteredInTheLedger) {
                 }
             },
             base::Error);
+    }
+}
+
+TEST_F(LoaderTest, AnAugmentedSheetShowsWhatATrainingSees) {
+    write_photos(path("set"));
+    const Dataset set = Dataset::open(path("set"));
+    constexpr std::uint32_t side = 240, columns = 6, count = 8;  // cells have the size of the images
+    LoaderOptions options = options_with(count);
+    options.image_size = side;
+    options.augmentation.enabled = true;
+    const Image sheet = decode_rgb(draw_augmented_sheet(set, options, count), "sheet");
+    EXPECT_EQ(sheet.width, columns * side);
+    EXPECT_EQ(sheet.height, 2 * side);
+    Loader loader(set, shuffled(), {}, options);
+    const MicroBatch seen = std::move(loader.next().micro[0]);
+    ASSERT_EQ(seen.count, count);
+    for (std::uint32_t image = 0; image < count; ++image) {
+        std::size_t equal = 0;
+        for (std::uint32_t y = 0; y < side; ++y) {
+            const std::uint8_t* cell =
+                sheet.row(image / columns * side + y) + std::size_t{3} * side * (image % columns);
+            const std::uint8_t* own = seen.pixels.data() + (std::size_t{image} * side + y) * side * 3;
+            for (std::uint32_t x = 0; x < 3 * side; ++x) {
+                equal += cell[x] == own[x];
+            }
+        }
+        EXPECT_GT(equal, std::size_t{3} * side * side * 8 / 10) << "image " << image << ", boxes apart";
     }
 }
 

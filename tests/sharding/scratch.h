@@ -48,6 +48,21 @@ class Scratch : public ::testing::Test {
     std::filesystem::path folder_;
 };
 
+/// Bytes of the files in `folder` that are mapped into this process and in its memory now.
+inline std::uint64_t mapped_bytes_in_memory(const std::filesystem::path& folder) {
+    std::ifstream maps("/proc/self/smaps");
+    std::uint64_t kib = 0;
+    bool is_ours = false;
+    for (std::string line; std::getline(maps, line);) {
+        if (line.find('-') < line.find(' ') && line.find(':') > line.find(' ')) {  // a mapping's first line
+            is_ours = line.find(folder.string()) != std::string::npos;
+        } else if (is_ours && line.starts_with("Rss:")) {
+            kib += std::stoull(line.substr(4));
+        }
+    }
+    return kib * 1024;
+}
+
 /// The message of the base::Error that `action` throws; fails the test and is empty where it throws none.
 inline std::string error_of(const std::function<void()>& action) {
     try {

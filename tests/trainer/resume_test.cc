@@ -8,12 +8,15 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hdf5.h"
 #include "comm/mpi.h"
 #include "sharding/epoch_order.h"
 #include "tests/comm/mpi_test_main.h"
@@ -175,6 +178,114 @@ TEST_F(ResumeTest, StopBehindTheLastStepOfAnEpoch) {
         expect_same_metrics("straight", "broken");
     }
     world_->barrier("compared");
+}
+
+/// The ledger is what finds samples that a training loses or repeats. A checkpoint that says another place than where
+/// the run stood makes it do just that.
+TEST_F(ResumeTest, LostRepeatedAndReplacedSamplesStopTheRunAtTheEndOfTheEpoch) {
+    Recipe recipe = tests::small_classification_recipe(root_ / "labels");
+    struct Case {
+        const char* name;
+        std::uint64_t step_in_epoch;
+        std::uint64_t hash_changed_by;
+        const char* message;
+    };
+    for (const Case& wrong : {Case{"lost", 2, 0, "the ledger of samples is wrong: 9 samples seen of 17;"},
+                              Case{"repeated", 0, 0, "the ledger of samples is wrong: 25 samples seen of 17;"},
+                              Case{"replaced", 1, 1, "17 samples seen of 17, but not each of them once"}}) {
+        recipe.max_steps = 1;
+        train(recipe, wrong.name);
+        if (is_first()) {
+            const fs::path run = root_ / wrong.name;
+            auto content = load_checkpoint(*newest_checkpoint(run));
+            ASSERT_EQ(content.progress.step_in_epoch, 1u);
+            ASSERT_EQ(content.ledger_count, 8u);
+            content.progress.step_in_epoch = wrong.step_in_epoch;
+            content.ledger_hash += wrong.hash_changed_by;
+            fs::remove_all(run / "checkpoints");
+            fs::remove(run / "summary.json");
+            save_checkpoint(run, content, 1);
+        }
+        world_->barrier("checkpoint changed");
+        recipe.max_steps = 0;
+        std::string message;
+        try {
+            train(recipe, wrong.name);
+        } catch (const base::Error& error) {
+            message = error.what();
+        }
+        EXPECT_NE(message.find(wrong.message), std::string::npos) << wrong.name << ": " << message;
+        world_->barrier("refused");
+    }
+}
+
+TEST_F(ResumeTest, ABadSampleIsSkippedCountedAndInTheLedger) {
+    Recipe recipe = tests::small_classification_recipe(root_ / "labels");
+    recipe.epochs = 2;
+    recipe.batch = 6;  // no batch of one, which would be empty
+    recipe.augmentation.closing_epochs = 0;
+    if (is_first()) {
+        const fs::path shard = root_ / "labels" / "shard-00000.h5";
+        const std::uint64_t third = base::Hdf5File::open_read_only(shard).extent("pool").file_offset + 3 * 28 * 28 * 3;
+        std::fstream file(shard, std::ios::in | std::ios::out | std::ios::binary);
+        file.seekg(static_cast<std::streamoff>(third));
+        const int byte = file.get();
+        file.seekp(static_cast<std::streamoff>(third));
+        file.put(static_cast<char>(byte ^ 1));
+    }
+    world_->barrier("damaged");
+    if (world_->size() == 1) {  // of several ranks one would stop, and the others wait for their timeout
+        try {
+            train(recipe, "refused");
+            ADD_FAILURE() << "the damaged sample was not noticed";
+        } catch (const base::Error& error) {
+            EXPECT_NE(std::string(error.what()).find("sample 3 (brightness-3"), std::string::npos) << error.what();
+        }
+    }
+    recipe.data.on_bad_sample = "skip";
+    EXPECT_EQ(train(recipe, "skipped"), Outcome::finished);
+    if (is_first()) {
+        std::map<int, int> images;
+        int epochs = 0;
+        for (const auto& line : read_metrics(root_ / "skipped")) {
+            if (line["kind"] == "step") {
+                images[line["epoch"]] += line["images"].get<int>();
+            } else if (line["kind"] == "epoch") {
+                EXPECT_EQ(line.value("skipped_samples", 0), 1) << line.dump();
+                ++epochs;
+            }
+        }
+        EXPECT_EQ(epochs, 2);
+        EXPECT_EQ(images, (std::map<int, int>{{1, 16}, {2, 16}}));
+    }
+    world_->barrier("compared");
+}
+
+TEST_F(ResumeTest, ADiskCacheChangesNoBit) {
+    Recipe recipe = tests::small_detection_recipe(root_ / "boxes");
+    recipe.max_steps = 4;  // one behind the first epoch
+    train(recipe, "decoded");
+    recipe.data.disk_cache = root_ / "cache";
+    train(recipe, "cached");
+    expect_same_state("decoded", "cached");
+    if (is_first()) {
+        expect_same_metrics("decoded", "cached");
+        int epochs = 0;
+        for (const auto& line : read_metrics(root_ / "cached")) {
+            if (line["kind"] == "epoch") {
+                ++epochs;
+                EXPECT_EQ(line.value("disk_cache_hit_rate", 0.0), 1);
+                EXPECT_TRUE(line.contains("memory_cache_hit_rate")) << line.dump();
+            }
+        }
+        EXPECT_EQ(epochs, 1);
+        EXPECT_EQ(std::distance(fs::directory_iterator(root_ / "cache"), {}), 1) << "made once, by one rank";
+    }
+    world_->barrier("compared");
+    Recipe raw = tests::small_classification_recipe(root_ / "labels");
+    raw.data.disk_cache = root_ / "cache";
+    EXPECT_THROW(train(raw, "raw"), base::UsageError);
+    world_->barrier("refused");
 }
 
 TEST_F(ResumeTest, AFinishedRunIsLeftAsItIs) {
