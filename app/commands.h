@@ -23,5 +23,7 @@ void add_export_command(CLI::App& app);
 void add_model_command(CLI::App& app);
 /// `command_line` is this program's own, to start ranks of it.
 void add_bench_command(CLI::App& app, const std::vector<std::string>& command_line);
+/// run, report and compare, below `bench`.
+void add_bench_run_commands(CLI::App& bench);
 
 }  // namespace lockstep::app
