@@ -31,8 +31,9 @@ std::string place(const std::string& origin, const toml::node& node) {
 
 std::string toml_text(const toml::node& node) {
     if (node.is_string()) {
+        const std::string text = node.value_or(std::string());
         std::string quoted = "\"";
-        for (const char c : *node.value<std::string>()) {
+        for (const char c : text) {
             quoted += c == '"' || c == '\\' ? std::string("\\") + c : std::string(1, c);
         }
         return quoted + '"';

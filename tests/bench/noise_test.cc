@@ -25,15 +25,15 @@ constexpr std::size_t arms = 6;         ///< beside baseline and control
 constexpr const char* made = "made";
 constexpr const char* recorded = "recorded";
 
-/// A machine with a drift, slow moods, and now and then a launch that something disturbed.
+/// A machine with a drift, slow moods, launches that differ by 1%, and a few disturbed ones that went unnoticed.
 std::vector<double> made_noise() {
     base::Random random(2, base::RandomPurpose::test, 0, 0);
     std::vector<double> seconds;
     double mood = 0;
     for (int i = 0; i < 400; ++i) {
         mood = 0.95 * mood + 0.005 * random.normal();
-        const double disturbance = random.coin(0.05) ? random.uniform(0, 0.3) : 0;
-        seconds.push_back(0.02 * std::exp(0.0002 * i + mood + 0.012 * random.normal() + disturbance));
+        const double disturbance = random.coin(0.02) ? random.uniform(0, 0.3) : 0;
+        seconds.push_back(0.02 * std::exp(0.0002 * i + mood + 0.01 * random.normal() + disturbance));
     }
     return seconds;
 }
