@@ -19,8 +19,8 @@ namespace lockstep::bench {
 namespace {
 
 constexpr std::size_t sweeps = 1000;
-constexpr std::size_t resamples = 200;  ///< intervals decide nothing here
-constexpr std::size_t arms = 6;         ///< beside baseline and control
+constexpr std::size_t resamples = 20;  ///< intervals decide nothing here
+constexpr std::size_t arms = 6;        ///< beside baseline and control
 
 constexpr const char* made = "made";
 constexpr const char* recorded = "recorded";
