@@ -208,15 +208,14 @@ SweepComparison compare_sweep(const PairedRatios& control, std::span<const Paire
     const auto judge = [&](Comparison& comparison) {
         const double low = 1 / (1 + sweep.band), high = 1 + sweep.band;
         if (comparison.blocks < 2) {
-            comparison.finding = Finding::unclear;
-        } else if (comparison.adjusted_p < significance && comparison.ratio < low) {
+            return;
+        }
+        if (comparison.adjusted_p < significance && comparison.ratio < low) {
             comparison.finding = Finding::lower;
         } else if (comparison.adjusted_p < significance && comparison.ratio > high) {
             comparison.finding = Finding::higher;
         } else if (comparison.interval.low >= low && comparison.interval.high <= high) {
             comparison.finding = Finding::no_difference;
-        } else {
-            comparison.finding = Finding::unclear;
         }
     };
     std::size_t next = 0;
