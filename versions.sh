@@ -10,7 +10,7 @@ packages=(
     # launch, and between nodes
     libopenmpi-dev openmpi-bin
     # data
-    libhdf5-dev libopencv-dev libjpeg-dev zlib1g-dev libpugixml-dev libsimdjson-dev
+    libhdf5-dev libopencv-dev libjpeg-dev zlib1g-dev libpugixml-dev libsimdjson-dev libyaml-cpp-dev
     # configuration, command line, text
     libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libspdlog-dev libfmt-dev
     # tests

@@ -7,10 +7,13 @@
 #include "app/commands.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "sharding/import_coco.h"
 #include "sharding/import_composed.h"
-#include "sharding/import_detection.h"
 #include "sharding/import_idx.h"
+#include "sharding/import_imagefolder.h"
+#include "sharding/import_images.h"
 #include "sharding/import_voc.h"
+#include "sharding/import_yolo.h"
 #include "sharding/inspect.h"
 
 namespace lockstep::app {
@@ -44,17 +47,103 @@ CLI::Option* add_classes(CLI::App& command, std::vector<std::string>& classes, c
     return command.add_option("--classes", classes, help)->delimiter(',');
 }
 
+/// What the importers of image files share.
+struct ImageArguments {
+    Common common;
+    sharding::ImportOptions options;
+    sharding::TileOptions tiles;
+    std::uint32_t side = 0;
+    bool raw = false, dry_run = false;
+
+    void add_to(CLI::App& command) {
+        common.add_to(command);
+        common.add_threads_to(command);
+        command.add_flag("--strict", options.strict,
+                         "Stop with an error at what otherwise is dropped, or repaired, and counted");
+        command.add_flag("--raw", raw, "Store decoded pixels instead of image files: larger, and fastest to load");
+        command.add_option("--side", side,
+                           "Resize images so that their long side has this many pixels, as training at this "
+                           "image_size would");
+        command.add_flag("--dry-run", dry_run,
+                         "Write nothing: predict size and time of encoded, raw and resized output, and the storage "
+                         "bandwidth under which raw doesn't pay, from a sample of the images");
+    }
+    void add_tiles_to(CLI::App& command) {
+        CLI::Option* tile =
+            command.add_option("--tile", tiles.side,
+                               "Cut images into square tiles of this many pixels, stored as PNG; the last row "
+                               "and column align to the image's edge");
+        command.add_option("--overlap", tiles.overlap, "Pixels that neighbouring tiles share (default: half a tile)")
+            ->needs(tile);
+        command
+            .add_option("--min-visible", tiles.min_visible,
+                        "A box belongs to every tile that holds at least this fraction of its area, clipped to the "
+                        "tile; from other tiles that touch it, it is dropped and counted")
+            ->needs(tile)
+            ->capture_default_str();
+        command.add_flag("--drop-empty-tiles", tiles.drop_empty, "Leave out tiles that no box belongs to")->needs(tile);
+    }
+
+    /// `read` gives the source and adds to the findings.
+    template <typename Read>
+    void import(const CLI::App& command, const Read& read) {
+        options.out = common.out;
+        options.threads = common.threads;
+        options.encoding = raw ? sharding::Encoding::raw : sharding::Encoding::encoded;
+        if (command.count("--side") > 0) {
+            options.side = side;
+        }
+        if (command.get_option_no_throw("--tile") && command.count("--tile") > 0) {
+            if (command.count("--overlap") == 0) {
+                tiles.overlap = tiles.side / 2;
+            }
+            options.tiles = tiles;
+        }
+        sharding::Findings findings(options.strict);
+        const sharding::ImportSource source = read(options, findings);
+        if (dry_run) {
+            const sharding::ImportForecast forecast = sharding::forecast_import(source, options, findings);
+            std::puts((common.json ? sharding::forecast_json(forecast, findings) : sharding::forecast_text(forecast))
+                          .c_str());
+            return;
+        }
+        sharding::import_images(source, options, findings);
+        report(common.out, common.json);
+    }
+};
+
+/// --classes, or those of a data set that is there: training and validation sets must agree.
+struct ClassArguments {
+    std::vector<std::string> classes;
+    fs::path like;
+    bool skip_unknown = false;
+
+    void add_to(CLI::App& command, const char* default_text) {
+        CLI::Option* names = add_classes(command, classes, default_text);
+        command
+            .add_option("--like", like, "Take the class names of this data set (training and validation must agree)")
+            ->excludes(names);
+        command.add_flag("--skip-unknown-classes", skip_unknown, "Drop and count what has another class");
+    }
+    void resolve() {
+        if (!like.empty()) {
+            classes = sharding::Dataset::open(like).classes();
+        }
+        if (skip_unknown && classes.empty()) {
+            throw base::UsageError("--skip-unknown-classes needs --classes or --like");
+        }
+    }
+};
+
 void add_voc(CLI::App& import) {
     struct Arguments {
-        Common common;
+        ImageArguments image;
+        ClassArguments classes;
         sharding::VocOptions voc;
-        sharding::TileOptions tiles;
-        sharding::DetectionImportOptions import;
     };
     const auto arguments = std::make_shared<Arguments>();
     CLI::App* command = import.add_subcommand("voc", "Photos with boxes in Pascal VOC XML");
-    arguments->common.add_to(*command);
-    arguments->common.add_threads_to(*command);
+    arguments->image.add_to(*command);
     command
         ->add_option("SOURCE", arguments->voc.source,
                      "An XML file, a folder of them, or a folder that holds Annotations/ and JPEGImages/")
@@ -62,45 +151,82 @@ void add_voc(CLI::App& import) {
     command->add_flag("--one-based{true},--zero-based{false}", arguments->voc.one_based,
                       "Whether pixels count from 1 and xmax is inside the box, as Pascal VOC defines it (default), or "
                       "coordinates are the box's edges, from 0");
-    CLI::Option* classes =
-        add_classes(*command, arguments->voc.classes,
-                    "Class names in order, a,b,c (default: those that occur, sorted); any other name is an error");
-    command
-        ->add_flag("--skip-unknown-classes", arguments->voc.skip_unknown_classes,
-                   "Drop and count boxes whose class is not in --classes")
-        ->needs(classes);
-    command->add_flag("--skip-bad-images", arguments->import.skip_bad_images,
-                      "Drop and count images that are missing or damaged, instead of stopping");
-    CLI::Option* tile =
-        command->add_option("--tile", arguments->tiles.side,
-                            "Cut images into square tiles of this many pixels, stored as PNG; the last row "
-                            "and column align to the image's edge");
-    command
-        ->add_option("--overlap", arguments->tiles.overlap,
-                     "Pixels that neighbouring tiles share (default: half a tile)")
-        ->needs(tile);
-    command
-        ->add_option(
-            "--min-visible", arguments->tiles.min_visible,
-            "A box belongs to every tile that holds at least this fraction of its area, clipped to the tile; from "
-            "other tiles that touch it, it is dropped and counted")
-        ->needs(tile)
-        ->capture_default_str();
-    command->add_flag("--drop-empty-tiles", arguments->tiles.drop_empty, "Leave out tiles that no box belongs to")
-        ->needs(tile);
+    arguments->classes.add_to(
+        *command, "Class names in order, a,b,c (default: those that occur, sorted); any other name is an error");
+    arguments->image.add_tiles_to(*command);
     command->footer("Example:\n  lockstep import voc photos/Annotations --tile 256 --overlap 128 --out data/train");
     command->callback([command, arguments] {
-        auto& [common, voc, tiles, options] = *arguments;
-        options.out = common.out;
-        options.threads = common.threads;
-        if (command->count("--tile") > 0) {
-            if (command->count("--overlap") == 0) {
-                tiles.overlap = tiles.side / 2;
-            }
-            options.tiles = tiles;
-        }
-        sharding::import_voc(voc, options);
-        report(common.out, common.json);
+        arguments->image.import(*command, [&](const sharding::ImportOptions& options, sharding::Findings& findings) {
+            arguments->classes.resolve();
+            arguments->voc.classes = arguments->classes.classes;
+            arguments->voc.skip_unknown_classes = arguments->classes.skip_unknown;
+            return sharding::read_voc(arguments->voc, options.threads, findings);
+        });
+    });
+}
+
+void add_coco(CLI::App& import) {
+    struct Arguments {
+        ImageArguments image;
+        sharding::CocoOptions coco;
+    };
+    const auto arguments = std::make_shared<Arguments>();
+    CLI::App* command = import.add_subcommand("coco", "Photos with boxes in COCO JSON");
+    arguments->image.add_to(*command);
+    command->add_option("SOURCE", arguments->coco.source, "The annotations, instances_*.json")->required();
+    command->add_option("--images", arguments->coco.images,
+                        "The folder of the images (default: where COCO's archives put it, or beside the annotations)");
+    arguments->image.add_tiles_to(*command);
+    command->footer(
+        "Example:\n  lockstep import coco coco/annotations/instances_val2017.json --images coco/val2017 --out "
+        "data/val");
+    command->callback([command, arguments] {
+        arguments->image.import(*command, [&](const sharding::ImportOptions&, sharding::Findings& findings) {
+            return sharding::read_coco(arguments->coco, findings);
+        });
+    });
+}
+
+void add_yolo(CLI::App& import) {
+    struct Arguments {
+        ImageArguments image;
+        sharding::YoloOptions yolo;
+    };
+    const auto arguments = std::make_shared<Arguments>();
+    CLI::App* command = import.add_subcommand("yolo", "Photos with boxes in YOLO text files");
+    arguments->image.add_to(*command);
+    command->add_option("SOURCE", arguments->yolo.source, "The data.yaml, or a folder that holds it")->required();
+    command->add_option("--split", arguments->yolo.split, "Which images of data.yaml")
+        ->check(CLI::IsMember({"train", "val", "test"}))
+        ->capture_default_str();
+    arguments->image.add_tiles_to(*command);
+    command->footer("Example:\n  lockstep import yolo photos/data.yaml --split val --out data/val");
+    command->callback([command, arguments] {
+        arguments->image.import(*command, [&](const sharding::ImportOptions&, sharding::Findings& findings) {
+            return sharding::read_yolo(arguments->yolo, findings);
+        });
+    });
+}
+
+void add_imagefolder(CLI::App& import) {
+    struct Arguments {
+        ImageArguments image;
+        ClassArguments classes;
+        sharding::ImageFolderOptions folder;
+    };
+    const auto arguments = std::make_shared<Arguments>();
+    CLI::App* command = import.add_subcommand("imagefolder", "Labelled images, a folder for each class");
+    arguments->image.add_to(*command);
+    command->add_option("SOURCE", arguments->folder.source, "The folder that holds the classes' folders")->required();
+    arguments->classes.add_to(*command, "Class names in order, a,b,c (default: the folders' names, sorted)");
+    command->footer("Example:\n  lockstep import imagefolder photos/val --like data/train --out data/val");
+    command->callback([command, arguments] {
+        arguments->image.import(*command, [&](const sharding::ImportOptions&, sharding::Findings& findings) {
+            arguments->classes.resolve();
+            arguments->folder.classes = arguments->classes.classes;
+            arguments->folder.skip_unknown_classes = arguments->classes.skip_unknown;
+            return sharding::read_imagefolder(arguments->folder, findings);
+        });
     });
 }
 
@@ -179,7 +305,10 @@ void add_composed(CLI::App& import) {
 void add_import_command(CLI::App& app) {
     CLI::App* import = app.add_subcommand("import", "Make a data set of images and annotations in another format");
     import->require_subcommand(1);
+    add_coco(*import);
+    add_yolo(*import);
     add_voc(*import);
+    add_imagefolder(*import);
     add_idx(*import);
     add_composed(*import);
     import->footer(

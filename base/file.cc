@@ -163,12 +163,16 @@ DirectoryAside::~DirectoryAside() {
 }
 
 void DirectoryAside::publish() {
-    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(aside_)) {
+    publish_directory(aside_, target_);
+    is_published_ = true;
+}
+
+void publish_directory(const fs::path& aside, const fs::path& path) {
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(aside)) {
         sync_to_disk(entry.path());
     }
-    sync_to_disk(aside_);
-    rename_and_sync(aside_, target_);
-    is_published_ = true;
+    sync_to_disk(aside);
+    rename_and_sync(aside, path);
 }
 
 void write_directory_whole(const fs::path& path, const std::function<void(const fs::path&)>& fill) {

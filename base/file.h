@@ -42,6 +42,9 @@ class DirectoryAside {
 void write_directory_whole(const std::filesystem::path& path,
                            const std::function<void(const std::filesystem::path&)>& fill);
 
+/// Syncs every file in the directory `aside` and renames it to `path`, which lies in the same file system.
+void publish_directory(const std::filesystem::path& aside, const std::filesystem::path& path);
+
 /// Syncs a file's or a directory's content to the disk.
 void sync_to_disk(const std::filesystem::path& path);
 

@@ -434,6 +434,49 @@ std::vector<T> Hdf5File::read_range(const std::string& name, std::uint64_t begin
     return values;
 }
 
+bool Hdf5File::is_contiguous(const std::string& name) const {
+    const LibraryGuard library;
+    const Opened opened = open_dataset(name);
+    const Hdf5Handle creation(checked(H5Dget_create_plist(opened.dataset.get()), "open data set", name), H5Pclose);
+    return H5Pget_layout(creation.get()) == H5D_CONTIGUOUS;
+}
+
+Hdf5Bytes Hdf5File::open_bytes(const std::string& name) const {
+    constexpr hsize_t most_chunk_bytes = hsize_t{64} << 20;
+    const LibraryGuard library;
+    Opened opened = open_dataset(name);
+    const auto refuse = [&](std::string_view reason) { fail("open data set", name, reason); };
+    if (opened.shape.size() != 1 || H5Tequal(opened.type.get(), H5T_NATIVE_UINT8) <= 0) {
+        refuse(str("it holds ", type_text(opened.type.get()), " values in ", opened.shape.size(),
+                   " dimensions, expected bytes in one"));
+    }
+    const Hdf5Handle creation(checked(H5Dget_create_plist(opened.dataset.get()), "open data set", name), H5Pclose);
+    if (H5Pget_layout(creation.get()) == H5D_CHUNKED) {
+        hsize_t chunk = 0;
+        checked(H5Pget_chunk(creation.get(), 1, &chunk), "open data set", name);
+        if (chunk > most_chunk_bytes) {
+            refuse(str("its chunks have ", chunk, " bytes, more than the limit of ", most_chunk_bytes));
+        }
+    } else {
+        extent_of(opened);
+    }
+    return {std::move(opened.dataset), opened.count, str(path_.string(), ": data set '", name, "'")};
+}
+
+void Hdf5Bytes::read(std::uint64_t begin, std::span<std::uint8_t> into) const {
+    LOCKSTEP_CHECK(begin <= size_ && into.size() <= size_ - begin, where_, " has ", size_, " bytes, not ", begin, " + ",
+                   into.size());
+    if (into.empty()) {
+        return;
+    }
+    const LibraryGuard library;
+    const Selection selection = select(size_, begin, into.size());
+    if (H5Dread(dataset_.get(), H5T_NATIVE_UINT8, selection.memory.get(), selection.file.get(), H5P_DEFAULT,
+                into.data()) < 0) {
+        throw Error(str(where_, ": reading bytes ", begin, " to ", begin + into.size(), ": ", reason_from_stack()));
+    }
+}
+
 template <typename T>
 void Hdf5File::create_dataset(const std::string& name, std::uint64_t count) {
     const LibraryGuard library;

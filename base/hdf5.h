@@ -49,6 +49,25 @@ struct Hdf5Extent {
     std::uint64_t bytes;
 };
 
+/// A one-dimensional data set of bytes that is kept open to be read in pieces. Outlives its Hdf5File. Methods may be
+/// called from any thread; they take hdf5_mutex().
+class Hdf5Bytes {
+  public:
+    std::uint64_t size() const { return size_; }
+    /// Fills `into` with the bytes from `begin` on, which lie inside the data set. Throws base::Error with path, name
+    /// and libhdf5's reason.
+    void read(std::uint64_t begin, std::span<std::uint8_t> into) const;
+
+  private:
+    friend class Hdf5File;
+    Hdf5Bytes(Hdf5Handle dataset, std::uint64_t size, std::string where)
+        : dataset_(std::move(dataset)), size_(size), where_(std::move(where)) {}
+
+    Hdf5Handle dataset_;
+    std::uint64_t size_;
+    std::string where_;
+};
+
 /// A file with plain, fixed-size, contiguous data sets and scalar attributes on its root: all that Lockstep writes.
 /// Names may have groups ("a/b"), which are created as needed. T is one of (u)int8_t to (u)int64_t, float and double.
 ///
@@ -101,6 +120,11 @@ class Hdf5File {
     void write_attribute(const std::string& name, std::uint64_t value);
     std::string read_string_attribute(const std::string& name) const;
     std::uint64_t read_u64_attribute(const std::string& name) const;
+
+    /// Whether the data set can be mapped at all; extent() says where.
+    bool is_contiguous(const std::string& name) const;
+    /// Unlike every other method it takes chunked and compressed data sets too (chunks of 64 MiB at most).
+    Hdf5Bytes open_bytes(const std::string& name) const;
 
     /// Where the data set lies. Throws where the layout is not contiguous or reaches beyond the end of the file.
     Hdf5Extent extent(const std::string& name) const;

@@ -4,7 +4,8 @@ trainer prints as exposed is what communication really costs.
 
 Two machines are simulated (tests/cluster/nodes.sh; needs root), each with a core of its own. In turns
   together   one training of two ranks over a link of the given rate
-  apart      two trainings of one rank each, with the same images a rank and step, at the same time: no communication
+  apart      two trainings of one rank each, with as many images a rank and step, at the same time: no communication. They
+             read different images, as the two ranks do: how long a step takes depends on the objects in them
 and the all-reduce of as many bytes as there are gradients is timed over the idle link. A round is both kinds, in alternating
 order; the difference of their steps is the median over the rounds of each round's difference of medians, the other figures are
 medians over all steps. The first steps of a training are left out.
@@ -82,6 +83,7 @@ class Bench:
         started = []
         for node in range(2):
             words, run = self.training(self.options.batch)
+            words += ["--set", f"seed={node}"]
             command = [SCRIPT, self.nodes.prefix, "exec", self.nodes.name(node), "taskset", "-c", str(node), *words]
             started.append((self.start(command), run))
         for process, _ in started:
@@ -120,7 +122,7 @@ def measure(options, rate, folder):
     exposed = median(together, "exposed_communication_seconds")
     return {"rate": rate, "gradient_bytes": size, "step_seconds": step, "step_seconds_without_communication": without,
             "all_reduce_seconds": communication, "exposed_seconds": exposed, "difference_seconds": statistics.median(differences),
-            "differences_of_rounds": differences, "rank_skew_seconds": median(together, "rank_skew_seconds"), "hidden_fraction": 1 - exposed / communication, "steps": len(together)}
+            "differences_of_rounds": differences, "rank_skew_seconds": median(together, "rank_skew_seconds"), "core_seconds": median(together, "communication_core_seconds"), "hidden_fraction": 1 - exposed / communication, "steps": len(together)}
 
 
 def main():
@@ -138,7 +140,7 @@ def main():
                   f" {1e3 * row['step_seconds_without_communication']:.0f} ms; by rounds"
                   f" {', '.join(f'{1e3 * difference:.1f}' for difference in row['differences_of_rounds'])} ms more, median"
                   f" {1e3 * row['difference_seconds']:.1f} ms;"
-                  f" exposed by the trainer's count {1e3 * row['exposed_seconds']:.1f} ms; skew of the ranks"
+                  f" exposed by the trainer's count {1e3 * row['exposed_seconds']:.1f} ms; by its thread on the core {1e3 * row['core_seconds']:.1f} ms; skew of the ranks"
                   f" {1e3 * row['rank_skew_seconds']:.1f} ms; the all-reduce alone"
                   f" {1e3 * row['all_reduce_seconds']:.1f} ms, of which {100 * row['hidden_fraction']:.0f}% are hidden", flush=True)
     if options.json:

@@ -6,6 +6,9 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <pthread.h>
+#include <time.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <exception>
@@ -88,6 +91,14 @@ class BucketThread {
         changed_.notify_all();
     }
 
+    /// That the thread has computed, copied, and spent in system calls.
+    double core_seconds() const {
+        clockid_t clock = 0;
+        timespec time{};
+        const bool is_known = pthread_getcpuclockid(handle_, &clock) == 0 && clock_gettime(clock, &time) == 0;
+        return is_known ? static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec) : 0;
+    }
+
     /// Returns when every bucket has been completed and reduced, and begins anew.
     void wait() {
         std::unique_lock lock(mutex_);
@@ -132,6 +143,7 @@ class BucketThread {
     bool is_stopping_ = false;
     std::exception_ptr failure_;
     std::jthread thread_;  // last: it uses the rest
+    pthread_t handle_ = thread_.native_handle();
 };
 
 /// Calls back when autograd has added to a leaf's gradient.
@@ -210,6 +222,7 @@ struct GradientReducer::State {
     std::vector<at::Tensor> denominators;
     std::vector<at::Tensor> parts;
     double waited_seconds = 0;  ///< by this rank, for its buckets
+    double core_seconds = 0, core_seconds_before = 0;
     ExposedTime exposed;
     std::optional<BucketThread> thread;  // last: it uses the rest
 
@@ -311,6 +324,7 @@ struct GradientReducer::State {
         missing.clear();
         std::ranges::transform(parameters_in, std::back_inserter(missing), &std::vector<std::size_t>::size);
         has_arrived.assign(parameters.size(), false);
+        core_seconds_before = thread->core_seconds();
         leaves_during_backward = true;
     }
 
@@ -341,6 +355,7 @@ struct GradientReducer::State {
             }
             complete(bucket);
         }
+        core_seconds += thread->core_seconds() - core_seconds_before;
         if (gathered) {
             gathered->end_pass();  // before the wait: others may need this rank's parameters to get to their buckets
         }
@@ -393,6 +408,7 @@ struct GradientReducer::State {
 
         const auto [least, most] = std::minmax_element(totals.end() - places, totals.end());
         exposed.communication_seconds = *least + base::monotonic_seconds() - start;
+        exposed.core_seconds = core_seconds;
         exposed.skew_seconds = *most - *least;
         Denominators result;
         auto next = totals.begin();
@@ -462,6 +478,7 @@ Denominators GradientReducer::finish() {
 void GradientReducer::zero() {
     state_->is_first_micro_step = true;
     state_->waited_seconds = 0;
+    state_->core_seconds = 0;
     if (state_->gradients) {
         state_->gradients->zero();
     }

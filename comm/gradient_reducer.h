@@ -40,6 +40,9 @@ struct LossSums {
 struct ExposedTime {
     /// Of the rank that was done with its backward passes last: what the way of the gradients cost, and nothing else.
     double communication_seconds = 0;
+    /// Of a core, by this rank's thread that reduces, while the backward pass went on. Where a rank computes on all the
+    /// cores that it has, its computing waits for them.
+    double core_seconds = 0;
     /// That the first rank to be done waited for the last one.
     double skew_seconds = 0;
 };
@@ -94,8 +97,8 @@ class GradientReducer {
     /// That gradients take on this rank between steps.
     std::uint64_t gradient_bytes() const;
 
-    /// Of the last effective batch; known after finish(), and the same on all ranks but for the reduction of the
-    /// denominators, which each rank times itself.
+    /// Of the last effective batch; known after finish(). The skew is the same on all ranks, and so is the rest but for
+    /// the reduction of the denominators and the core's time, of which each rank has its own.
     ExposedTime exposed() const;
 
   private:

@@ -339,9 +339,7 @@ class NcclCommunicator final : public Communicator {
         return id;
     }
 
-    static void* at(const Buffer& buffer, const Slice& slice) {
-        return static_cast<std::byte*>(buffer.data) + slice.begin * size_of(buffer.type);
-    }
+    static void* at(const Buffer& buffer, const Slice& slice) { return part_of(buffer, slice).data; }
 
     /// The cut that NCCL knows itself.
     bool are_even(const Buffer& buffer, std::span<const Slice> slices) const {

@@ -386,17 +386,21 @@ void check(const AugmentationOptions& options, Task task) {
 
 }  // namespace
 
-FittedSample fit(const Sample& sample, std::shared_ptr<const std::uint8_t> pixels, Task task,
-                 std::uint32_t image_size) {
+ImageSize fitted_size(ImageSize sample, Task task, std::uint32_t image_size) {
     LOCKSTEP_CHECK(sample.width > 0 && sample.height > 0);
-    FittedSample fitted{.source = sample, .width = image_size, .height = image_size, .pixels = std::move(pixels)};
-    if (task == Task::detection) {
-        const double scale = double(image_size) / std::max(sample.width, sample.height);
-        fitted.width = std::max(1U, static_cast<std::uint32_t>(std::lround(sample.width * scale)));
-        fitted.height = std::max(1U, static_cast<std::uint32_t>(std::lround(sample.height * scale)));
+    if (task == Task::classification) {
+        return {image_size, image_size};
     }
-    if (fitted.width != sample.width || fitted.height != sample.height) {
-        const cv::Mat source(static_cast<int>(sample.height), static_cast<int>(sample.width), CV_8UC3,
+    return fitted_size(sample, image_size);
+}
+
+FittedSample fit(const Sample& sample, std::shared_ptr<const std::uint8_t> pixels, Task task, std::uint32_t image_size,
+                 std::optional<ImageSize> given) {
+    const ImageSize size = given.value_or(ImageSize{sample.width, sample.height});
+    const auto [width, height] = fitted_size({sample.width, sample.height}, task, image_size);
+    FittedSample fitted{.source = sample, .width = width, .height = height, .pixels = std::move(pixels)};
+    if (fitted.width != size.width || fitted.height != size.height) {
+        const cv::Mat source(static_cast<int>(size.height), static_cast<int>(size.width), CV_8UC3,
                              const_cast<std::uint8_t*>(fitted.pixels.get()));
         const auto resized =
             std::make_shared<std::vector<std::uint8_t>>(std::size_t{fitted.width} * fitted.height * channels);

@@ -3,10 +3,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "sharding/dataset.h"
+#include "sharding/image.h"
 
 namespace lockstep::sharding {
 
@@ -52,8 +54,13 @@ struct FittedSample {
     std::shared_ptr<const std::uint8_t> pixels;  ///< height x width x 3, RGB
 };
 
-/// `pixels`: sample.height x sample.width x 3, RGB; taken as they are where no resizing is needed.
-FittedSample fit(const Sample& sample, std::shared_ptr<const std::uint8_t> pixels, Task task, std::uint32_t image_size);
+/// The size that fit() brings a sample to.
+ImageSize fitted_size(ImageSize sample, Task task, std::uint32_t image_size);
+
+/// `pixels`: the sample's, RGB, of the size `given` where it was decoded at a fraction of its own; taken as they are
+/// where no resizing is needed.
+FittedSample fit(const Sample& sample, std::shared_ptr<const std::uint8_t> pixels, Task task, std::uint32_t image_size,
+                 std::optional<ImageSize> given = std::nullopt);
 
 /// What make() tells beside pixels and boxes.
 struct Placement {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -144,24 +145,44 @@ DropCounts read_drop_counts(const Hdf5File& file, const std::string& group) {
 struct Shard {
     MappedFile mapped;
     std::size_t pool_file_offset;
-    Table<std::uint8_t> pool;
+    Table<std::uint8_t> pool;                ///< empty under ReadPath::hdf5
+    std::optional<base::Hdf5Bytes> library;  ///< the pool under ReadPath::hdf5
     Table<std::uint64_t> offsets;
     Table<std::uint32_t> crc32c;
     fs::path path;
 
-    static Shard open(const fs::path& path, std::uint64_t samples) {
+    static Shard open(const fs::path& path, std::uint64_t samples, ReadPath read_path) {
         const Hdf5File file = Hdf5File::open_read_only(path);
         require_kind(file);
         using namespace format::shard_table;
-        Shard shard{
-            .mapped = MappedFile(path), .pool_file_offset = 0, .pool = {}, .offsets = {}, .crc32c = {}, .path = path};
-        shard.pool = {file, shard.mapped, format::shard_table::pool};
+        Shard shard{.mapped = MappedFile(path),
+                    .pool_file_offset = 0,
+                    .pool = {},
+                    .library = {},
+                    .offsets = {},
+                    .crc32c = {},
+                    .path = path};
+        std::uint64_t pool_bytes = 0;
+        if (read_path == ReadPath::hdf5) {
+            shard.library = file.open_bytes(format::shard_table::pool);
+            pool_bytes = shard.library->size();
+        } else {
+            if (!file.is_contiguous(format::shard_table::pool)) {
+                throw base::Error(base::str(
+                    path.string(), ": table '", format::shard_table::pool,
+                    "' is chunked or compressed and can't be mapped; read it with data.read = \"hdf5\", or rewrite the "
+                    "shard with 'h5repack -l ",
+                    format::shard_table::pool, ":CONTI -f ", format::shard_table::pool, ":NONE OLD NEW'"));
+            }
+            shard.pool = {file, shard.mapped, format::shard_table::pool};
+            shard.pool_file_offset = static_cast<std::size_t>(shard.pool.begin() - shard.mapped.bytes().data());
+            pool_bytes = shard.pool.size();
+        }
         shard.offsets = {file, shard.mapped, format::shard_table::offsets};
         shard.crc32c = {file, shard.mapped, format::shard_table::crc32c};
-        shard.pool_file_offset = static_cast<std::size_t>(shard.pool.begin() - shard.mapped.bytes().data());
         require_count(path, format::shard_table::offsets, shard.offsets.size(), samples + 1);
         require_count(path, format::shard_table::crc32c, shard.crc32c.size(), samples);
-        check_offsets(path, format::shard_table::offsets, shard.offsets.values(), shard.pool.size(), 1);
+        check_offsets(path, format::shard_table::offsets, shard.offsets.values(), pool_bytes, 1);
         return shard;
     }
 };
@@ -170,6 +191,7 @@ struct Shard {
 
 struct Dataset::State {
     fs::path directory;
+    ReadPath read_path;
     Task task{};
     Encoding encoding{};
     std::vector<std::string> classes;
@@ -177,7 +199,7 @@ struct Dataset::State {
     std::uint64_t content_hash = 0;
     std::uint64_t max_boxes_per_image = 0;
     std::uint64_t bytes_on_disk = 0;
-    DropCounts dropped_images, dropped_boxes;
+    DropCounts dropped_images, dropped_boxes, notes;
 
     MappedFile mapped;
     Table<std::int64_t> image_id;
@@ -190,7 +212,7 @@ struct Dataset::State {
     std::vector<std::uint64_t> shard_begin;
     std::vector<Shard> shards;
 
-    explicit State(const fs::path& directory_path);
+    State(const fs::path& directory_path, ReadPath the_read_path);
 
     fs::path index_path() const { return directory / format::index_file; }
     std::uint64_t size() const { return image_id.size(); }
@@ -205,7 +227,8 @@ struct Dataset::State {
         const Shard& shard;
         std::uint64_t index;  // within the shard
         std::span<const std::uint8_t> bytes() const {
-            return shard.pool.between(shard.offsets[index], shard.offsets[index + 1]);
+            return shard.library ? std::span<const std::uint8_t>{}
+                                 : shard.pool.between(shard.offsets[index], shard.offsets[index + 1]);
         }
     };
     Place place(std::uint64_t id) const {
@@ -216,8 +239,8 @@ struct Dataset::State {
     }
 };
 
-Dataset::State::State(const fs::path& directory_path)
-    : directory(directory_path), mapped([&] {
+Dataset::State::State(const fs::path& directory_path, ReadPath the_read_path)
+    : directory(directory_path), read_path(the_read_path), mapped([&] {
           if (!fs::exists(directory_path / format::index_file)) {
               throw base::Error(base::str(directory_path.string(), ": ",
                                           fs::exists(directory_path) ? "has no index.h5, so it is not a data set"
@@ -249,6 +272,9 @@ void Dataset::State::read_index(const Hdf5File& index) {
     content_hash = index.read_u64_attribute(format::attribute::content_hash);
     dropped_images = read_drop_counts(index, format::table::dropped_images);
     dropped_boxes = read_drop_counts(index, format::table::dropped_boxes);
+    if (index.has(format::table::notes)) {
+        notes = read_drop_counts(index, format::table::notes);
+    }
     classes = index.read_strings(format::table::classes);
     if (classes.empty()) {
         fail(index_path(), format::table::classes, "has no class");
@@ -328,7 +354,7 @@ void Dataset::State::open_shards() {
     shards.reserve(shard_begin.size() - 1);
     for (std::size_t s = 0; s + 1 < shard_begin.size(); ++s) {
         const fs::path path = directory / format::shard_file(s);
-        const Shard& shard = shards.emplace_back(Shard::open(path, shard_begin[s + 1] - shard_begin[s]));
+        const Shard& shard = shards.emplace_back(Shard::open(path, shard_begin[s + 1] - shard_begin[s], read_path));
         if (encoding == Encoding::encoded) {
             continue;
         }
@@ -344,8 +370,8 @@ void Dataset::State::open_shards() {
     }
 }
 
-Dataset Dataset::open(const fs::path& directory) {
-    return Dataset(std::make_unique<State>(directory));
+Dataset Dataset::open(const fs::path& directory, ReadPath read_path) {
+    return Dataset(std::make_unique<State>(directory, read_path));
 }
 
 Dataset::Dataset(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -383,6 +409,9 @@ const DropCounts& Dataset::dropped_images() const {
 const DropCounts& Dataset::dropped_boxes() const {
     return state_->dropped_boxes;
 }
+const DropCounts& Dataset::notes() const {
+    return state_->notes;
+}
 const std::string& Dataset::source() const {
     return state_->source;
 }
@@ -391,6 +420,10 @@ std::uint64_t Dataset::shard_count() const {
 }
 std::uint64_t Dataset::bytes_on_disk() const {
     return state_->bytes_on_disk;
+}
+
+ReadPath Dataset::read_path() const {
+    return state_->read_path;
 }
 
 Sample Dataset::sample(std::uint64_t id) const {
@@ -406,6 +439,18 @@ Sample Dataset::sample(std::uint64_t id) const {
             .boxes = detection ? s.boxes.between(s.box_offsets[id], s.box_offsets[id + 1]) : std::span<const Box>{}};
 }
 
+Sample Dataset::read(std::uint64_t id, std::vector<std::uint8_t>& room) const {
+    Sample result = sample(id);
+    const State::Place place = state_->place(id);
+    if (place.shard.library) {
+        const std::uint64_t begin = place.shard.offsets[place.index];
+        room.resize(place.shard.offsets[place.index + 1] - begin);
+        place.shard.library->read(begin, room);
+        result.bytes = room;
+    }
+    return result;
+}
+
 std::string Dataset::file_name(std::uint64_t id) const {
     LOCKSTEP_CHECK_LT(id, size());
     const auto name = state_->names.between(state_->name_offsets[id], state_->name_offsets[id + 1]);
@@ -413,9 +458,15 @@ std::string Dataset::file_name(std::uint64_t id) const {
 }
 
 void Dataset::verify(std::uint64_t id) const {
+    std::vector<std::uint8_t> room;
+    verify(read(id, room));
+}
+
+void Dataset::verify(const Sample& sample) const {
+    const std::uint64_t id = sample.id;
     const State::Place place = state_->place(id);
     const std::uint32_t stored = place.shard.crc32c[place.index];
-    const std::uint32_t actual = base::crc32c(place.bytes());
+    const std::uint32_t actual = base::crc32c(sample.bytes);
     if (actual != stored) {
         throw base::Error(base::str(place.shard.path.string(), ": sample ", id, " (", file_name(id), ", record ",
                                     place.index, " of the shard): checksum ", std::hex, actual, " instead of ", stored,
@@ -425,15 +476,19 @@ void Dataset::verify(std::uint64_t id) const {
 
 std::uint64_t Dataset::compute_content_hash() const {
     format::ContentHash hash;
+    std::vector<std::uint8_t> room;
     for (std::uint64_t id = 0; id < size(); ++id) {
         const State::Place place = state_->place(id);
-        hash.add(sample(id), place.shard.crc32c[place.index]);
+        hash.add(read(id, room), place.shard.crc32c[place.index]);
     }
     return hash.value(task(), encoding(), classes());
 }
 
 void Dataset::prefetch(std::uint64_t id) const {
     const State::Place place = state_->place(id);
+    if (place.shard.library) {
+        return;
+    }
     const std::uint64_t begin = place.shard.offsets[place.index];
     place.shard.mapped.will_need(place.shard.pool_file_offset + begin, place.shard.offsets[place.index + 1] - begin);
 }

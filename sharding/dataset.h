@@ -14,6 +14,10 @@ enum class Task : std::uint8_t { detection = 0, classification = 1 };
 /// `encoded`: the original compressed bytes. `raw`: decoded RGB pixels, height x width x 3, uint8.
 enum class Encoding : std::uint8_t { encoded = 0, raw = 1 };
 
+/// How a sample's bytes are brought in; they are the same. `mmap`: pointers into the mapped shard, without a copy and
+/// outside of libhdf5. `hdf5`: hyperslabs through the library, one thread at a time; also of chunked shards.
+enum class ReadPath : std::uint8_t { mmap = 0, hdf5 = 1 };
+
 enum BoxFlags : std::uint8_t { box_crowd = 1, box_difficult = 2 };
 
 /// Absolute pixels of the stored image, x right and y down, corners half open: width is x2 - x1.
@@ -31,8 +35,8 @@ struct Sample {
     std::uint64_t id;       ///< position in the data set, 0 .. size()-1
     std::int64_t image_id;  ///< the source's id
     std::uint32_t width, height;
-    std::int32_t label;  ///< classification only, else -1
-    std::span<const std::uint8_t> bytes;
+    std::int32_t label;                   ///< classification only, else -1
+    std::span<const std::uint8_t> bytes;  ///< see Dataset::sample and Dataset::read
     std::span<const Box> boxes;
 };
 
@@ -44,7 +48,8 @@ using DropCounts = std::map<std::string, std::uint64_t>;
 class Dataset {
   public:
     /// Throws base::Error: missing, another format version, inconsistent tables (names file, table and record).
-    static Dataset open(const std::filesystem::path& directory);
+    /// Under ReadPath::mmap also: a shard whose pool is not contiguous, with the remedy.
+    static Dataset open(const std::filesystem::path& directory, ReadPath read_path = ReadPath::mmap);
     Dataset(Dataset&&) noexcept;
     Dataset& operator=(Dataset&&) noexcept;
     ~Dataset();
@@ -60,17 +65,26 @@ class Dataset {
     std::uint64_t max_boxes_per_image() const;
     const DropCounts& dropped_images() const;
     const DropCounts& dropped_boxes() const;
+    const DropCounts& notes() const;    ///< what was stored although something about it was odd
     const std::string& source() const;  ///< what it was imported from and how, for a person
     std::uint64_t shard_count() const;
     std::uint64_t bytes_on_disk() const;
 
+    ReadPath read_path() const;
+
+    /// Under ReadPath::hdf5 without its bytes, which only read() gives there.
     Sample sample(std::uint64_t id) const;
+    /// With its bytes on either path: in the map, with `room` left as it is, or read into `room`, which must live as
+    /// long as they are used. Throws base::Error where libhdf5 can't read them.
+    Sample read(std::uint64_t id, std::vector<std::uint8_t>& room) const;
     std::string file_name(std::uint64_t id) const;  ///< the source's file name, with "#x,y" for a tile
     /// Throws base::Error naming shard, sample and both checksums when the stored bytes do not match their CRC-32C.
     void verify(std::uint64_t id) const;
+    /// The same of a sample that read() gave, without reading it again.
+    void verify(const Sample& sample) const;
     /// What content_hash() should be, from the tables and the stored checksums; `lockstep verify` compares the two.
     std::uint64_t compute_content_hash() const;
-    /// Asks the kernel to read this sample's bytes ahead.
+    /// Asks the kernel to read this sample's bytes ahead. Does nothing under ReadPath::hdf5.
     void prefetch(std::uint64_t id) const;
 
   private:

@@ -16,6 +16,7 @@ inline constexpr const char* kind = "lockstep-dataset";
 inline constexpr std::uint64_t version = 1;
 
 inline constexpr const char* index_file = "index.h5";
+inline constexpr const char* checksum_file = "checksums.txt";
 std::string shard_file(std::uint64_t shard);  ///< "shard-00000.h5"
 
 namespace attribute {
@@ -30,6 +31,7 @@ inline constexpr const char* content_hash = "content_hash";
 /// Tables of index.h5. Offset tables have one entry more than there are samples, so that [i, i+1] bounds sample i.
 namespace table {
 inline constexpr const char* classes = "classes";
+inline constexpr const char* class_ids = "class_ids";  // only where the source numbers its classes
 inline constexpr const char* shard_begin = "shard_begin";
 inline constexpr const char* image_id = "image_id";
 inline constexpr const char* width = "width";
@@ -41,6 +43,9 @@ inline constexpr const char* name_offsets = "name_offsets";
 inline constexpr const char* names = "names";
 inline constexpr const char* dropped_images = "dropped/images";  // + "/reasons" and "/counts"
 inline constexpr const char* dropped_boxes = "dropped/boxes";
+inline constexpr const char* notes = "noted";
+inline constexpr const char* original_width = "original_width";  // only where images were resized
+inline constexpr const char* original_height = "original_height";
 }  // namespace table
 
 /// Tables of a shard.

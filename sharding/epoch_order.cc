@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
+#include <vector>
 
 #include "base/error.h"
 #include "base/hash.h"
@@ -18,30 +20,122 @@ PositionRange part_of(PositionRange range, std::uint64_t parts, std::uint64_t in
     return {begin, begin + least + (index < larger_parts ? 1 : 0)};
 }
 
-EpochOrder::EpochOrder(OrderKind kind, std::uint64_t seed, std::uint64_t size)
-    : kind_(kind), seed_(seed), size_(size) {}
+namespace {
 
-// The swap-or-not shuffle (Hoang, Morris, Rogaway, CRYPTO 2012): each round pairs x with key - x (mod size) and swaps
-// the pair or not by one pseudo-random bit that both partners compute alike. Unlike a Feistel network it is a bijection
-// of any size as it stands. About 6 log2(size) rounds mix well.
+/// A keyed permutation of 0 .. size-1 that is not stored: the swap-or-not shuffle (Hoang, Morris, Rogaway, CRYPTO
+/// 2012). Each round pairs x with key - x (mod size) and swaps the pair or not by one pseudo-random bit that both
+/// partners compute alike. Unlike a Feistel network it is a bijection of any size as it stands. About 6 log2(size)
+/// rounds mix well.
+class Permutation {
+  public:
+    Permutation(base::Random keys, std::uint64_t size) : keys_(keys), size_(size) {}
+
+    std::uint64_t operator()(std::uint64_t x) const {
+        base::Random keys = keys_;
+        for (std::size_t round = 0; round < rounds(); ++round) {
+            const Round now = draw(keys);
+            x = applied(now, x);
+        }
+        return x;
+    }
+
+    /// The x that is mapped to `y`. Every round is its own inverse.
+    std::uint64_t inverse(std::uint64_t y) const {
+        base::Random keys = keys_;
+        std::vector<Round> drawn;
+        for (std::size_t round = 0; round < rounds(); ++round) {
+            drawn.emplace_back(draw(keys));
+        }
+        std::for_each(drawn.rbegin(), drawn.rend(), [&](const Round& round) { y = applied(round, y); });
+        return y;
+    }
+
+  private:
+    struct Round {
+        std::uint64_t pairing;
+        std::uint64_t bits;
+    };
+
+    std::size_t rounds() const {
+        constexpr std::size_t rounds_for_tiny_sizes = 16;
+        return 6 * static_cast<std::size_t>(std::bit_width(size_)) + rounds_for_tiny_sizes;
+    }
+    Round draw(base::Random& keys) const {
+        const std::uint64_t pairing = keys.below(size_);
+        return {pairing, keys.next_u64()};
+    }
+    std::uint64_t applied(const Round& round, std::uint64_t x) const {
+        const std::uint64_t partner = round.pairing >= x ? round.pairing - x : size_ - (x - round.pairing);
+        return (base::mix64(std::max(x, partner) ^ round.bits) & 1) != 0 ? partner : x;
+    }
+
+    base::Random keys_;
+    std::uint64_t size_;
+};
+
+/// Streams of keys within an epoch: 0 and 1, and from 2 on one for each window.
+constexpr std::uint64_t whole_stream = 0, block_stream = 1, first_window_stream = 2;
+
+}  // namespace
+
+EpochOrder::EpochOrder(OrderKind kind, std::uint64_t seed, std::uint64_t size, BlockShape shape)
+    : kind_(kind), seed_(seed), size_(size), shape_(shape) {
+    LOCKSTEP_CHECK(shape.block > 0 && shape.window > 0 && shape.window <= UINT64_MAX / shape.block, "block ",
+                   shape.block, ", window ", shape.window);
+}
+
 std::uint64_t EpochOrder::sample_at(std::uint64_t epoch, std::uint64_t position) const {
     LOCKSTEP_CHECK_LT(position, size_);
-    if (kind_ == OrderKind::sequential) {
-        return position;
+    const auto keys = [&](std::uint64_t stream) {
+        return base::Random(seed_, base::RandomPurpose::order, epoch, stream);
+    };
+    switch (kind_) {
+        case OrderKind::sequential:
+            return position;
+        case OrderKind::full:
+            return Permutation(keys(whole_stream), size_)(position);
+        case OrderKind::block:
+            break;
     }
-    constexpr int rounds_for_tiny_sizes = 16;
-    const int rounds = 6 * std::bit_width(size_) + rounds_for_tiny_sizes;
-    base::Random keys(seed_, base::RandomPurpose::order, epoch, 0);
-    std::uint64_t x = position;
-    for (int round = 0; round < rounds; ++round) {
-        const std::uint64_t pairing = keys.below(size_);
-        const std::uint64_t partner = pairing >= x ? pairing - x : size_ - (x - pairing);
-        const std::uint64_t pair = std::max(x, partner);
-        if (base::mix64(pair ^ keys.next_u64()) & 1) {
-            x = partner;
+    const std::uint64_t window_size = shape_.block * shape_.window;
+    const std::uint64_t window = position / window_size;
+    const std::uint64_t begin = window * window_size;
+    const Permutation inside(keys(first_window_stream + window), std::min(window_size, size_ - begin));
+    return in_blocks(epoch, begin + inside(position - begin));
+}
+
+/// What lies at `position` where only whole blocks have changed their places.
+std::uint64_t EpochOrder::in_blocks(std::uint64_t epoch, std::uint64_t position) const {
+    const std::uint64_t whole_blocks = size_ / shape_.block;
+    const std::uint64_t rest = size_ % shape_.block;  // of the last block, which may come anywhere
+    const Permutation blocks(base::Random(seed_, base::RandomPurpose::order, epoch, block_stream),
+                             whole_blocks + (rest != 0 ? 1 : 0));
+    if (rest != 0) {
+        const std::uint64_t rest_begin = blocks.inverse(whole_blocks) * shape_.block;
+        if (position >= rest_begin && position < rest_begin + rest) {
+            return whole_blocks * shape_.block + (position - rest_begin);
+        }
+        if (position >= rest_begin) {
+            position += shape_.block - rest;  // as though the last block were as long as the others
         }
     }
-    return x;
+    return blocks(position / shape_.block) * shape_.block + position % shape_.block;
+}
+
+double EpochOrder::shuffle_quality(std::uint64_t epoch) const {
+    constexpr std::uint64_t most_pairs = 4096;
+    if (size_ < 3) {
+        return 1;
+    }
+    const std::uint64_t pairs = std::min(most_pairs, size_ - 1);
+    double distance = 0;
+    for (std::uint64_t pair = 0; pair < pairs; ++pair) {
+        const std::uint64_t position = part_of({0, size_ - 1}, pairs, pair).begin;
+        const std::uint64_t here = sample_at(epoch, position);
+        const std::uint64_t next = sample_at(epoch, position + 1);
+        distance += static_cast<double>(std::max(here, next) - std::min(here, next));
+    }
+    return distance / static_cast<double>(pairs) / ((static_cast<double>(size_) + 1) / 3);
 }
 
 std::uint64_t EpochOrder::steps_per_epoch(std::uint64_t effective_batch) const {

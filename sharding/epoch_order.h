@@ -17,13 +17,21 @@ struct PositionRange {
 /// micro-step holds never depends on the number of ranks.
 PositionRange part_of(PositionRange range, std::uint64_t parts, std::uint64_t index);
 
-enum class OrderKind : std::uint8_t { sequential, shuffled };
+/// `full`: any sample may follow any other. `block`: blocks of neighbouring samples are shuffled, then the samples
+/// inside a window of several blocks, so that reads stay near each other on the disk.
+enum class OrderKind : std::uint8_t { sequential, block, full };
+
+/// How far OrderKind::block looks: `block` neighbouring samples travel together, and `window` blocks are mixed.
+struct BlockShape {
+    std::uint64_t block = 64;
+    std::uint64_t window = 16;
+};
 
 /// The pure function from (seed, epoch, position) to a sample id: a permutation of 0 .. size-1 for each epoch,
 /// the same for every number of ranks and threads, without storing the permutation (a keyed bijection).
 class EpochOrder {
   public:
-    EpochOrder(OrderKind kind, std::uint64_t seed, std::uint64_t size);
+    EpochOrder(OrderKind kind, std::uint64_t seed, std::uint64_t size, BlockShape shape = {});
     std::uint64_t size() const { return size_; }
     std::uint64_t sample_at(std::uint64_t epoch, std::uint64_t position) const;
 
@@ -31,10 +39,18 @@ class EpochOrder {
     /// Positions of step `step` (within the epoch); the last one may be shorter, never padded.
     PositionRange effective_batch(std::uint64_t step, std::uint64_t effective_batch) const;
 
+    /// Mean distance |id(p + 1) - id(p)| of neighbours in the epoch's order over what a fair shuffle would give,
+    /// (size + 1) / 3: 1 for OrderKind::full up to chance, 3 / (size + 1) for OrderKind::sequential. Taken at no more
+    /// than 4096 evenly spaced positions. 1 where there is nothing to shuffle (fewer than 3 samples).
+    double shuffle_quality(std::uint64_t epoch) const;
+
   private:
+    std::uint64_t in_blocks(std::uint64_t epoch, std::uint64_t position) const;
+
     OrderKind kind_;
     std::uint64_t seed_;
     std::uint64_t size_;
+    BlockShape shape_;
 };
 
 /// Count and order-free hash of the primary sample ids that one rank consumed in an epoch. Ledgers add up over ranks

@@ -9,6 +9,7 @@
 #include <jerror.h>
 
 #include <algorithm>
+#include <cmath>
 #include <opencv2/core.hpp>
 #include <opencv2/imgcodecs.hpp>
 #include <opencv2/imgproc.hpp>
@@ -235,9 +236,16 @@ class JpegReader {
         return header;
     }
 
+    /// Both sides are divided by 1, 2, 4 or 8 and rounded up.
+    void reduce(unsigned denominator) {
+        info_.scale_num = 1;
+        info_.scale_denom = denominator;
+    }
+
     /// As stored, before the orientation.
     Image decode() {
-        Image image = Image::blank(info_.image_width, info_.image_height);
+        guarded([&] { jpeg_calc_output_dimensions(&info_); });
+        Image image = Image::blank(info_.output_width, info_.output_height);
         if (info_.jpeg_color_space == JCS_CMYK || info_.jpeg_color_space == JCS_YCCK) {
             decode_cmyk(image);
         } else {
@@ -428,6 +436,94 @@ Image decode_rgb(Bytes bytes, std::string_view name) {
                              " pixels and the data holds ", image.width, " x ", image.height));
     }
     return oriented(std::move(image), header.orientation);
+}
+
+ReducedImage decode_reduced(Bytes bytes, ImageSize least, std::string_view name) {
+    if (sniff(bytes) != Format::jpeg) {
+        Image image = decode_rgb(bytes, name);
+        const ImageSize full{image.width, image.height};
+        return {std::move(image), full};
+    }
+    JpegReader reader(bytes, name);
+    const Header header = checked(reader.header(), name);
+    const ImageSize full = oriented(header.stored, header.orientation);
+    for (const unsigned denominator : {8U, 4U, 2U}) {
+        const auto reduced = [&](std::uint32_t side) { return (side + denominator - 1) / denominator; };
+        if (reduced(full.width) >= least.width && reduced(full.height) >= least.height) {
+            reader.reduce(denominator);
+            break;
+        }
+    }
+    return {oriented(reader.decode(), header.orientation), full};
+}
+
+ImageTraits probe_traits(Bytes bytes, std::string_view name) {
+    checked(read_header(bytes, name), name);
+    const Format format = sniff(bytes).value();  // NOLINT(bugprone-unchecked-optional-access): read_header threw
+    ImageTraits traits;
+    switch (format) {
+        case Format::jpeg:
+            traits.extension = ".jpg";
+            break;
+        case Format::png: {
+            traits.extension = ".png";
+            const Reader reader(bytes, true);
+            traits.has_16_bits = reader.number(24, 1) == 16U;
+            const std::uint32_t colour = reader.number(25, 1).value_or(0);
+            traits.has_alpha = colour == 4 || colour == 6;
+            std::size_t chunk = 8;
+            while (const auto length = reader.u32(chunk)) {
+                traits.has_alpha |= has_text_at(bytes, chunk + 4, "tRNS");
+                chunk += 12 + std::size_t{*length};
+            }
+            break;
+        }
+        case Format::tiff: {
+            constexpr std::uint32_t tag_bits = 258, tag_extra_samples = 338;
+            traits.extension = ".tif";
+            const Reader reader(bytes, has_text_at(bytes, 0, "MM"));
+            const std::size_t directory = reader.u32(4).value_or(0);
+            const std::size_t entries = reader.u16(directory).value_or(0);
+            for (std::size_t i = 0; i < entries; ++i) {
+                const std::size_t entry = directory + 2 + 12 * i;
+                const std::uint32_t tag = reader.u16(entry).value_or(0);
+                traits.has_alpha |= tag == tag_extra_samples;
+                if (tag == tag_bits) {  // up to two values lie in the entry, more elsewhere
+                    const bool is_here = reader.u32(entry + 4).value_or(0) <= 2;
+                    const std::size_t at = is_here ? entry + 8 : reader.u32(entry + 8).value_or(0);
+                    traits.has_16_bits = reader.u16(at) == 16U;
+                }
+            }
+            break;
+        }
+        case Format::webp:
+            traits.extension = ".webp";
+            traits.has_alpha =
+                has_text_at(bytes, 12, "VP8X") && (Reader(bytes, false).number(20, 1).value_or(0) & 0x10) != 0;
+            break;
+        case Format::bmp:
+            traits.extension = ".bmp";
+            break;
+    }
+    return traits;
+}
+
+ImageSize fitted_size(ImageSize size, std::uint32_t side) {
+    const double scale = double(side) / std::max(size.width, size.height);
+    return {std::max(1U, static_cast<std::uint32_t>(std::lround(size.width * scale))),
+            std::max(1U, static_cast<std::uint32_t>(std::lround(size.height * scale)))};
+}
+
+Image resize(const Image& image, ImageSize size) {
+    if (size == ImageSize{image.width, image.height}) {
+        return image;
+    }
+    Image resized = Image::blank(size.width, size.height);
+    const cv::Mat from(static_cast<int>(image.height), static_cast<int>(image.width), CV_8UC3,
+                       const_cast<std::uint8_t*>(image.pixels.data()));
+    cv::Mat to(static_cast<int>(size.height), static_cast<int>(size.width), CV_8UC3, resized.pixels.data());
+    cv::resize(from, to, to.size(), 0, 0, cv::INTER_LINEAR);
+    return resized;
 }
 
 std::vector<std::uint8_t> encode_png(const Image& image, int compression) {

@@ -12,7 +12,7 @@
 #include "base/random.h"
 #include "base/text.h"
 #include "sharding/dataset_writer.h"
-#include "sharding/import_detection.h"
+#include "sharding/import_images.h"
 #include "sharding/ordered_parallel.h"
 
 namespace lockstep::sharding {

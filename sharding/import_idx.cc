@@ -12,7 +12,7 @@
 #include "base/text.h"
 #include "sharding/dataset_writer.h"
 #include "sharding/image.h"
-#include "sharding/import_detection.h"
+#include "sharding/import_images.h"
 
 namespace lockstep::sharding {
 namespace {

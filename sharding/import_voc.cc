@@ -28,16 +28,17 @@ struct Annotation {
     std::string wanted_image;
     std::optional<ImageSize> declared;
     std::vector<Object> objects;
-    DropCounts dropped;
+    std::vector<std::pair<const Reason*, std::size_t>> dropped;  // with the object's number
     bool has_zero = false;
+    std::string problem;  // not empty: it can't be parsed
 };
 
 std::vector<fs::path> annotation_files(const fs::path& source) {
-    if (fs::is_regular_file(source)) {
+    if (fs::is_regular_file(source) && source.extension() == ".xml") {
         return {source};
     }
     if (!fs::is_directory(source)) {
-        throw base::Error(base::str(source.string(), ": there is no such file or folder"));
+        refuse_source(source, "wanted an .xml file, or a folder of them");
     }
     const fs::path folder = fs::is_directory(source / "Annotations") ? source / "Annotations" : source;
     std::vector<fs::path> files;
@@ -47,9 +48,9 @@ std::vector<fs::path> annotation_files(const fs::path& source) {
         }
     }
     if (files.empty()) {
-        throw base::Error(base::str(folder.string(),
-                                    ": no .xml file in this folder: give the folder of the annotations, "
-                                    "or one that holds Annotations/ and JPEGImages/"));
+        refuse_source(source,
+                      "no .xml file in this folder: wanted the folder of the annotations, or one that holds "
+                      "Annotations/ and JPEGImages/");
     }
     std::sort(files.begin(), files.end());
     return files;
@@ -91,22 +92,23 @@ std::size_t line_of(std::string_view text, std::ptrdiff_t offset) {
     return 1 + static_cast<std::size_t>(std::count(text.begin(), text.begin() + end, '\n'));
 }
 
-Annotation parse(const fs::path& file, bool one_based) {
-    const std::string text = base::read_text(file);
+/// Without its image, which only the file system knows.
+Annotation parse(std::string_view text, const std::string& name_of_file, bool one_based) {
+    Annotation annotation;
     pugi::xml_document document;
     const pugi::xml_parse_result parsed = document.load_buffer(text.data(), text.size());
     if (!parsed) {
-        throw base::Error(base::str(file.string(), ": line ", line_of(text, parsed.offset), ": not well-formed XML (",
-                                    parsed.description(), "): repair or remove the file"));
+        annotation.problem = base::str(name_of_file, ": line ", line_of(text, parsed.offset), ": not well-formed XML (",
+                                       parsed.description(), ")");
+        return annotation;
     }
     const pugi::xml_node root = document.child("annotation");
     if (!root) {
-        throw base::Error(base::str(file.string(), ": no <annotation> element, so it is no Pascal VOC annotation"));
+        annotation.problem = base::str(name_of_file, ": no <annotation> element, so it is no Pascal VOC annotation");
+        return annotation;
     }
 
-    Annotation annotation;
     annotation.wanted_image = base::trim(root.child_value("filename"));
-    annotation.image = find_image(file, annotation.wanted_image);
     const pugi::xml_node size = root.child("size");
     const std::optional<float> width = number_in(size, "width");
     const std::optional<float> height = number_in(size, "height");
@@ -122,9 +124,9 @@ Annotation parse(const fs::path& file, bool one_based) {
         const std::optional<float> x1 = number_in(corners, "xmin"), y1 = number_in(corners, "ymin");
         const std::optional<float> x2 = number_in(corners, "xmax"), y2 = number_in(corners, "ymax");
         if (name.empty()) {
-            ++annotation.dropped["no_class_name"];
+            annotation.dropped.emplace_back(&reason::no_class_name, number);
         } else if (!x1 || !y1 || !x2 || !y2) {
-            ++annotation.dropped["no_bndbox"];
+            annotation.dropped.emplace_back(&reason::no_bndbox, number);
         } else {
             annotation.has_zero |= *x1 == 0 || *y1 == 0;
             const float first = one_based ? 1.0f : 0.0f;
@@ -158,18 +160,30 @@ std::vector<std::string> names_in(const std::vector<Annotation>& annotations) {
 
 }  // namespace
 
-DetectionSource read_voc(const VocOptions& options, bool skip_bad_images, unsigned threads) {
+ImportSource read_voc(const VocOptions& options, unsigned threads, Findings& findings) {
     check_class_names(options.classes);
     const std::vector<fs::path> files = annotation_files(options.source);
     std::vector<Annotation> annotations;
     ordered_parallel(
-        files.size(), threads, [&](std::uint64_t i) { return parse(files[i], options.one_based); },
+        files.size(), threads,
+        [&](std::uint64_t i) {
+            Annotation annotation = parse(base::read_text(files[i]), files[i].string(), options.one_based);
+            if (annotation.problem.empty()) {
+                annotation.image = find_image(files[i], annotation.wanted_image);
+            }
+            return annotation;
+        },
         [&](std::uint64_t, Annotation&& annotation) { annotations.push_back(std::move(annotation)); });
 
-    DetectionSource source;
+    ImportSource source;
     source.description =
         base::str("Pascal VOC ", options.source.string(), options.one_based ? ", one-based" : ", zero-based");
     source.classes = options.classes.empty() ? names_in(annotations) : options.classes;
+    for (const Annotation& annotation : annotations) {
+        if (!annotation.problem.empty()) {
+            findings.add(reason::broken_annotation, annotation.problem);
+        }
+    }
     if (source.classes.empty()) {
         throw base::Error(
             base::str(options.source.string(), ": no annotation names a class: give the names with --classes"));
@@ -177,37 +191,36 @@ DetectionSource read_voc(const VocOptions& options, bool skip_bad_images, unsign
     std::int64_t annotation_id = 0;
     for (std::size_t i = 0; i < annotations.size(); ++i) {
         Annotation& annotation = annotations[i];
-        if (options.one_based && annotation.has_zero) {
-            base::log_warning(base::str(files[i].string(),
-                                        " has a coordinate 0, which does not occur where pixels count from 1: "
-                                        "is --zero-based right for this data?"));
-        }
-        if (!annotation.image) {
-            if (!skip_bad_images) {
-                throw base::Error(base::str(files[i].string(), ": there is no image '", annotation.wanted_image,
-                                            "', neither beside it nor in ../JPEGImages or ../images, nor one named ",
-                                            files[i].stem().string(),
-                                            ".*: put it there, or drop such images with "
-                                            "--skip-bad-images"));
-            }
-            ++source.dropped_images["missing"];
+        const std::string file = files[i].string();
+        if (!annotation.problem.empty()) {
             continue;
         }
-        for (const auto& [reason, count] : annotation.dropped) {
-            source.dropped_boxes[reason] += count;
+        if (options.one_based && annotation.has_zero) {
+            findings.add(reason::zero_coordinate, file);
         }
-        AnnotatedImage image{.file = *annotation.image,
-                             .image_id = static_cast<std::int64_t>(i) + 1,
-                             .declared = annotation.declared,
-                             .boxes = {}};
+        if (!annotation.image) {
+            findings.add(reason::missing, base::str(file, ": there is no image '", annotation.wanted_image,
+                                                    "', neither beside it nor in ../JPEGImages or ../images, nor one "
+                                                    "named ",
+                                                    files[i].stem().string(), ".*"));
+            continue;
+        }
+        for (const auto& [reason, number] : annotation.dropped) {
+            findings.add(*reason, base::str(file, ": object ", number));
+        }
+        SourceImage image{.file = *annotation.image,
+                          .name = {},
+                          .image_id = static_cast<std::int64_t>(i) + 1,
+                          .declared = annotation.declared,
+                          .boxes = {}};
         for (Object& object : annotation.objects) {
+            const std::string where = base::str(file, ": object ", object.number);
             if (options.skip_unknown_classes &&
                 std::find(source.classes.begin(), source.classes.end(), object.class_name) == source.classes.end()) {
-                ++source.dropped_boxes["unknown_class"];
+                findings.add(reason::unknown_class, base::str(where, ", '", object.class_name, "'"));
                 continue;
             }
-            object.box.class_index = class_index(source.classes, object.class_name,
-                                                 base::str(files[i].string(), ": object ", object.number));
+            object.box.class_index = class_index(source.classes, object.class_name, where);
             object.box.annotation_id = ++annotation_id;
             image.boxes.push_back(object.box);
         }
@@ -216,8 +229,8 @@ DetectionSource read_voc(const VocOptions& options, bool skip_bad_images, unsign
     return source;
 }
 
-void import_voc(const VocOptions& voc, const DetectionImportOptions& options) {
-    import_detection(read_voc(voc, options.skip_bad_images, options.threads), options);
+void read_voc_text(std::string_view text, bool one_based) {
+    parse(text, "annotation", one_based);
 }
 
 }  // namespace lockstep::sharding

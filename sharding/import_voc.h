@@ -2,9 +2,10 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "sharding/import_detection.h"
+#include "sharding/import_images.h"
 
 namespace lockstep::sharding {
 
@@ -19,11 +20,11 @@ struct VocOptions {
 
 /// Reads Pascal VOC XML. The image is the one that <filename> names, beside the XML or in ../JPEGImages or ../images,
 /// or else one of the XML's own stem with another extension. Objects without a name, or without four numbers in
-/// <bndbox>, are dropped and counted; a difficult object is kept with its flag. Throws base::Error: XML that doesn't
-/// parse (file and line), no image for it, an unknown class (file and object), no XML at all.
-DetectionSource read_voc(const VocOptions& options, bool skip_bad_images, unsigned threads);
+/// <bndbox>, and files that don't parse or have no image, are dropped and counted; a difficult object is kept with its
+/// flag. Throws base::Error: an unknown class (file and object); base::UsageError: no XML at all.
+ImportSource read_voc(const VocOptions& options, unsigned threads, Findings& findings);
 
-/// read_voc, then import_detection.
-void import_voc(const VocOptions& voc, const DetectionImportOptions& options);
+/// One annotation, as the fuzzer calls it: read as import does, with nothing of the file system touched.
+void read_voc_text(std::string_view text, bool one_based);
 
 }  // namespace lockstep::sharding

@@ -37,10 +37,13 @@ void check_image_size(std::uint32_t size) {
 /// Checks, decodes and fits samples, and keeps them where the whole set fits the budget. Thread-safe.
 class SampleStore {
   public:
-    SampleStore(const Dataset& dataset, std::uint32_t image_size, bool verify_checksums, std::uint64_t budget_bytes)
-        : dataset_(dataset), image_size_(image_size), verify_checksums_(verify_checksums) {
-        const std::uint64_t bytes_of_one = std::uint64_t{image_size} * image_size * channels;
-        if (dataset.size() <= budget_bytes / bytes_of_one) {
+    SampleStore(const Dataset& dataset, const LoaderOptions& options)
+        : dataset_(dataset),
+          image_size_(options.image_size),
+          verify_checksums_(options.verify_checksums),
+          decode_(options.decode) {
+        const std::uint64_t bytes_of_one = std::uint64_t{image_size_} * image_size_ * channels;
+        if (dataset.size() <= options.decoded_cache_bytes / bytes_of_one) {
             kept_.resize(dataset.size());
         }
     }
@@ -72,35 +75,40 @@ class SampleStore {
 
   private:
     FittedSample read(std::uint64_t id) const {
+        const auto room = std::make_shared<std::vector<std::uint8_t>>();
+        const Sample sample = dataset_.read(id, *room);
         if (verify_checksums_) {
-            dataset_.verify(id);
+            dataset_.verify(sample);
+        }
+        if (dataset_.encoding() == Encoding::raw) {  // the pixels stay where they are: mapped, or in `room`
+            return fit(sample, {room, sample.bytes.data()}, dataset_.task(), image_size_);
         }
         try {
-            const Sample sample = dataset_.sample(id);
-            return fit(sample, pixels_of(sample), dataset_.task(), image_size_);
+            return decoded(sample);
         } catch (const base::Error& error) {
             throw base::Error(base::str("sample ", id, " (", dataset_.file_name(id), ") of ",
                                         dataset_.directory().string(), ": ", error.what()));
         }
     }
 
-    /// Raw pixels stay where they are mapped.
-    std::shared_ptr<const std::uint8_t> pixels_of(const Sample& sample) const {
-        if (dataset_.encoding() == Encoding::raw) {
-            return {std::shared_ptr<const void>{}, sample.bytes.data()};
-        }
-        const auto image = std::make_shared<const Image>(decode_rgb(sample.bytes, "image data"));
-        if (image->width != sample.width || image->height != sample.height) {
-            throw base::Error(base::str("image data decodes to ", image->width, "x", image->height,
+    FittedSample decoded(const Sample& sample) const {
+        const ImageSize size{sample.width, sample.height};
+        const ImageSize least = decode_ == DecodeMode::scaled ? fitted_size(size, dataset_.task(), image_size_) : size;
+        const auto reduced = std::make_shared<const ReducedImage>(decode_reduced(sample.bytes, least, "image data"));
+        if (reduced->full != size) {
+            throw base::Error(base::str("image data decodes to ", reduced->full.width, "x", reduced->full.height,
                                         " where the index says ", sample.width, "x", sample.height,
                                         "; import the data again"));
         }
-        return {image, image->pixels.data()};
+        const Image& image = reduced->image;
+        return fit(sample, {reduced, image.pixels.data()}, dataset_.task(), image_size_,
+                   ImageSize{image.width, image.height});
     }
 
     const Dataset& dataset_;
     std::uint32_t image_size_;
     bool verify_checksums_;
+    DecodeMode decode_;
     std::mutex mutex_;
     std::vector<FittedSample> kept_;  ///< by id; empty where nothing is kept, without pixels where not yet decoded
 };
@@ -120,19 +128,20 @@ using Planner = std::function<std::optional<BatchPlan>()>;
 /// batches are in the making or ready; the consumer, taking one, plans the next.
 class Pipeline {
   public:
-    Pipeline(SampleStore& store, const Augmenter& augmenter, EpochOrder order, std::uint32_t image_size,
-             Planner planner, unsigned threads, unsigned prefetch)
+    Pipeline(SampleStore& store, const Augmenter& augmenter, EpochOrder order, Planner planner,
+             const LoaderOptions& options)
         : store_(store),
           augmenter_(augmenter),
           order_(order),
-          image_size_(image_size),
+          image_size_(options.image_size),
           planner_(std::move(planner)),
-          prefetch_(prefetch) {
+          prefetch_(options.prefetch),
+          on_bad_sample_(options.on_bad_sample) {
         cv::setNumThreads(0);  // the worker threads are the parallelism
-        for (unsigned i = 0; i < prefetch; ++i) {
+        for (unsigned i = 0; i < options.prefetch; ++i) {
             plan_next();
         }
-        for (unsigned i = 0; i < threads; ++i) {
+        for (unsigned i = 0; i < options.threads; ++i) {
             workers_.emplace_back([this](std::stop_token stop) { work(stop); });
         }
     }
@@ -154,13 +163,11 @@ class Pipeline {
         lock.unlock();
         unit_waits_.notify_all();
 
-        for (const Unit& unit : job->units) {
-            MicroBatch& micro = job->batch.micro[unit.micro];
-            micro.partners += unit.partners;
-            for (TargetBox box : unit.boxes) {
-                box.image = unit.image;
-                micro.boxes.push_back(box);
-            }
+        for (Unit& unit : job->units) {
+            gather(unit, job->batch.micro[unit.micro]);
+        }
+        for (MicroBatch& micro : job->batch.micro) {
+            close_up(micro);
         }
         job->batch.wait_seconds = base::monotonic_seconds() - start;
         return std::move(job->batch);
@@ -177,9 +184,10 @@ class Pipeline {
     /// One sample's place in a batch, and what its making left beside pixels.
     struct Unit {
         std::uint32_t micro;
-        std::uint32_t image;
+        std::uint32_t image;  ///< where its pixels were made
         std::vector<TargetBox> boxes;
         std::uint32_t partners = 0;
+        std::optional<std::string> skipped;  ///< why
     };
 
     struct Job {
@@ -192,6 +200,41 @@ class Pipeline {
     };
 
     std::size_t image_bytes() const { return std::size_t{image_size_} * image_size_ * channels; }
+
+    /// Takes what the unit left beside pixels; where samples before it in its micro-batch were skipped, it moves down.
+    /// Units come in order.
+    void gather(Unit& unit, MicroBatch& micro) const {
+        const std::uint64_t id = micro.sample_ids[unit.image];
+        if (unit.skipped) {
+            micro.skipped.push_back({id, std::move(*unit.skipped)});
+            return;
+        }
+        const auto place = unit.image - static_cast<std::uint32_t>(micro.skipped.size());
+        if (place != unit.image) {
+            std::copy_n(micro.pixels.begin() + static_cast<std::ptrdiff_t>(unit.image * image_bytes()), image_bytes(),
+                        micro.pixels.begin() + static_cast<std::ptrdiff_t>(place * image_bytes()));
+            micro.sample_ids[place] = id;
+            micro.letterboxes[place] = micro.letterboxes[unit.image];
+            if (!micro.labels.empty()) {
+                micro.labels[place] = micro.labels[unit.image];
+            }
+        }
+        micro.partners += unit.partners;
+        for (TargetBox box : unit.boxes) {
+            box.image = place;
+            micro.boxes.push_back(box);
+        }
+    }
+
+    void close_up(MicroBatch& micro) const {
+        micro.count -= static_cast<std::uint32_t>(micro.skipped.size());
+        micro.pixels.resize(micro.count * image_bytes());
+        micro.sample_ids.resize(micro.count);
+        micro.letterboxes.resize(micro.count);
+        if (!micro.labels.empty()) {
+            micro.labels.resize(micro.count);
+        }
+    }
 
     /// Called with the lock held, or before the workers start.
     void plan_next() {
@@ -210,7 +253,7 @@ class Pipeline {
                 const std::uint64_t id = order_.sample_at(plan->epoch, range.begin + image);
                 micro.sample_ids.push_back(id);
                 store_.announce(id);
-                job->units.push_back({.micro = micro_index, .image = image, .boxes = {}});
+                job->units.push_back({.micro = micro_index, .image = image, .boxes = {}, .skipped = {}});
             }
         }
         spare_limit_ = plan->micro.size() * (prefetch_ + 1);
@@ -230,6 +273,7 @@ class Pipeline {
         micro.boxes.clear();
         micro.labels.resize(store_.dataset().task() == Task::classification ? count : 0);
         micro.sample_ids.clear();
+        micro.skipped.clear();
         micro.letterboxes.resize(count);
         micro.partners = 0;
         return micro;
@@ -247,7 +291,7 @@ class Pipeline {
             lock.unlock();
             std::exception_ptr error;
             try {
-                make(*job, job->units[index]);
+                make_or_skip(*job, job->units[index]);
             } catch (...) {
                 error = std::current_exception();
             }
@@ -271,6 +315,17 @@ class Pipeline {
         return nullptr;
     }
 
+    void make_or_skip(Job& job, Unit& unit) {
+        try {
+            make(job, unit);
+        } catch (const base::Error& error) {
+            if (on_bad_sample_ == BadSamplePolicy::error) {
+                throw;
+            }
+            unit.skipped = error.what();
+        }
+    }
+
     void make(Job& job, Unit& unit) {
         MicroBatch& micro = job.batch.micro[unit.micro];
         const std::uint64_t id = micro.sample_ids[unit.image];
@@ -290,6 +345,7 @@ class Pipeline {
     std::uint32_t image_size_;
     Planner planner_;
     std::size_t prefetch_;
+    BadSamplePolicy on_bad_sample_;
 
     std::mutex mutex_;
     std::condition_variable_any unit_waits_;
@@ -336,12 +392,11 @@ struct Loader::State {
     State(const Dataset& dataset, EpochOrder order, Share share, const LoaderOptions& given, std::uint64_t epoch,
           std::uint64_t step)
         : options(given),
-          store(dataset, given.image_size, given.verify_checksums, given.decoded_cache_bytes),
+          store(dataset, given),
           augmenter(given.augmentation, dataset.task(), given.image_size, given.seed, given.closing_epoch,
                     dataset.size()),
-          pipeline(store, augmenter, order, given.image_size,
-                   endless_plan(order, share, given.effective_batch, given.accumulate, epoch, step), given.threads,
-                   given.prefetch) {}
+          pipeline(store, augmenter, order,
+                   endless_plan(order, share, given.effective_batch, given.accumulate, epoch, step), given) {}
 
     LoaderOptions options;
     SampleStore store;
@@ -378,12 +433,26 @@ const LoaderOptions& Loader::options() const {
     return state_->options;
 }
 
+namespace {
+
+LoaderOptions loader_options_of(const SequentialOptions& given) {
+    LoaderOptions options;
+    options.image_size = given.image_size;
+    options.threads = given.threads;
+    options.prefetch = given.prefetch;
+    options.verify_checksums = given.verify_checksums;
+    options.decoded_cache_bytes = 0;
+    return options;
+}
+
+}  // namespace
+
 struct SequentialReader::State {
     State(const Dataset& dataset, PositionRange ids, const SequentialOptions& options)
-        : store(dataset, options.image_size, options.verify_checksums, 0),
+        : store(dataset, loader_options_of(options)),
           augmenter({}, dataset.task(), options.image_size, 0, 0, dataset.size()),
-          pipeline(store, augmenter, EpochOrder(OrderKind::sequential, 0, dataset.size()), options.image_size,
-                   plan_once(ids, options.batch), options.threads, options.prefetch) {}
+          pipeline(store, augmenter, EpochOrder(OrderKind::sequential, 0, dataset.size()),
+                   plan_once(ids, options.batch), loader_options_of(options)) {}
 
     SampleStore store;
     Augmenter augmenter;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "sharding/augmentation.h"
@@ -11,6 +12,23 @@
 #include "sharding/epoch_order.h"
 
 namespace lockstep::sharding {
+
+/// `scaled`: JPEGs leave the decoder at 1/2, 1/4 or 1/8 where the image size is that much smaller (decode_reduced).
+enum class DecodeMode : std::uint8_t { full = 0, scaled = 1 };
+
+/// What becomes of a sample that can't be read, fails its checksum or doesn't decode, or whose mosaic or mixup partner
+/// does so.
+enum class BadSamplePolicy : std::uint8_t {
+    error = 0,  ///< next() throws
+    skip = 1    ///< its place in the batch is closed up and it is listed in MicroBatch::skipped
+};
+
+/// A sample left out by BadSamplePolicy::skip.
+struct SkippedSample {
+    std::uint64_t id = 0;
+    std::string reason;  ///< names the sample, or the partner, and its file
+    bool operator==(const SkippedSample&) const = default;
+};
 
 /// This rank's share of one micro-step. May be empty (count 0): the step must still be taken.
 struct MicroBatch {
@@ -21,6 +39,7 @@ struct MicroBatch {
     std::vector<TargetBox> boxes;      ///< detection; grouped by image in order; crowd and difficult boxes are left out
     std::vector<std::int32_t> labels;  ///< classification
     std::vector<std::uint64_t> sample_ids;
+    std::vector<SkippedSample> skipped;  ///< in order; not part of count, but of the ledger
     std::vector<Letterbox> letterboxes;  ///< how each image was placed; identity when augmented
     std::uint64_t partners = 0;          ///< further samples that mosaic and mixup drew; no part of the ledger
 };
@@ -51,6 +70,8 @@ struct LoaderOptions {
     AugmentationOptions augmentation;          ///< `enabled = false`: letterbox only
     std::uint64_t closing_epoch = UINT64_MAX;  ///< from this epoch on mosaic and mixup are off
     bool verify_checksums = true;
+    DecodeMode decode = DecodeMode::full;
+    BadSamplePolicy on_bad_sample = BadSamplePolicy::error;
     /// A data set whose decoded pixels (size() x image_size x image_size x 3 bytes at most) fit here stays in memory
     /// once decoded; a larger one is decoded again each time. 0: never kept.
     std::uint64_t decoded_cache_bytes = std::uint64_t{256} << 20;

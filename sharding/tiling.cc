@@ -79,19 +79,19 @@ CutBoxes cut_boxes(const std::vector<Box>& boxes, const Rectangle& tile, double 
     return cut;
 }
 
-const char* clip_to_image(Box& box, ImageSize image) {
+const Reason* clip_to_image(Box& box, ImageSize image) {
     for (const float value : {box.x1, box.y1, box.x2, box.y2, box.area}) {
         if (!std::isfinite(value)) {
-            return drop_reason::not_finite;
+            return &reason::not_finite;
         }
     }
     if (box.x2 < box.x1 || box.y2 < box.y1) {
-        return drop_reason::inverted;
+        return &reason::inverted;
     }
     if (box.x1 == box.x2 || box.y1 == box.y2) {
-        return drop_reason::no_area;
+        return &reason::no_area;
     }
-    return clip(box, 0, 0, image.width, image.height) > 0 ? nullptr : drop_reason::outside;
+    return clip(box, 0, 0, image.width, image.height) > 0 ? nullptr : &reason::outside;
 }
 
 }  // namespace lockstep::sharding

@@ -7,6 +7,7 @@
 
 #include "sharding/dataset.h"
 #include "sharding/image.h"
+#include "sharding/import_findings.h"
 
 namespace lockstep::sharding {
 
@@ -36,16 +37,7 @@ struct CutBoxes {
 /// The boxes of an image (all inside it, with an area) that belong to a tile.
 CutBoxes cut_boxes(const std::vector<Box>& boxes, const Rectangle& tile, double min_visible);
 
-/// What keeps an annotated box out of a data set.
-namespace drop_reason {
-inline constexpr const char* not_finite = "not_finite";
-inline constexpr const char* inverted = "inverted";
-inline constexpr const char* no_area = "no_area";
-inline constexpr const char* outside = "outside";
-inline constexpr const char* cut = "cut_below_min_visible";
-}  // namespace drop_reason
-
 /// Clips a box to the image, the area in proportion. Returns the reason where nothing can be kept, else nullptr.
-const char* clip_to_image(Box& box, ImageSize image);
+const Reason* clip_to_image(Box& box, ImageSize image);
 
 }  // namespace lockstep::sharding

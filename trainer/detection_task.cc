@@ -117,7 +117,8 @@ class Findings {
 };
 
 Picture picture_of(const sharding::Dataset& data, std::uint64_t id, std::vector<PictureBox> found) {
-    const sharding::Sample sample = data.sample(id);
+    std::vector<std::uint8_t> room;
+    const sharding::Sample sample = data.read(id, room);
     Picture picture{.caption = data.file_name(id),
                     .width = sample.width,
                     .height = sample.height,

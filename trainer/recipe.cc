@@ -88,8 +88,25 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
     visit("data.threads", r.data.threads, "loader threads of a rank; 0: by the cores that a rank has", Bounds{0, 256},
           Effect::none);
     visit("data.prefetch", r.data.prefetch, "effective batches kept ready", Bounds{1, 64}, Effect::none);
-    visit("data.shuffle", r.data.shuffle, "another order each epoch; false: the order of the data set", Choices{},
+    visit("data.order", r.data.order,
+          "full: any sample may follow any other, another order each epoch; block: blocks of neighbouring samples are "
+          "shuffled, then the samples inside a window of blocks, so that reads stay local; sequential: the data set's",
+          Choices{"full", "block", "sequential"}, Effect::training);
+    visit("data.block", r.data.block, "order block: neighbouring samples that travel together", Bounds{1, 1e6},
           Effect::training);
+    visit("data.window", r.data.window, "order block: blocks whose samples are mixed", Bounds{1, 1e6},
+          Effect::training);
+    visit("data.read", r.data.read,
+          "mmap: pointers into the mapped shards; hdf5: through the library, also chunked and compressed shards; the "
+          "same bytes",
+          Choices{"mmap", "hdf5"}, Effect::none);
+    visit("data.decode", r.data.decode,
+          "scaled: the decoder gives training JPEGs at 1/2, 1/4 or 1/8 where image_size is that much smaller (faster, "
+          "slightly other pixels); evaluation always decodes in full",
+          Choices{"full", "scaled"}, Effect::training);
+    visit("data.on_bad_sample", r.data.on_bad_sample,
+          "a training sample that can't be read or decoded stops the run (error), or is left out and counted (skip)",
+          Choices{"error", "skip"}, Effect::training);
     visit("data.verify_checksums", r.data.verify_checksums, "check each sample's CRC-32C when it is read", Choices{},
           Effect::none);
     visit("data.cache_mib", r.data.cache_mib, "decoded images that a rank keeps in memory, in MiB", Bounds{0, 1e6},

@@ -41,7 +41,12 @@ struct Recipe {
         std::string validation;
         std::int64_t threads = 0;
         std::int64_t prefetch = 2;
-        bool shuffle = true;
+        std::string order = "full";
+        std::int64_t block = 64;
+        std::int64_t window = 16;
+        std::string read = "mmap";
+        std::string decode = "full";
+        std::string on_bad_sample = "error";
         bool verify_checksums = true;
         std::int64_t cache_mib = 256;
     } data;

@@ -30,6 +30,11 @@ std::string start_table(const Recipe& recipe, const StartFacts& facts) {
     table += row("ranks", str(facts.ranks, " on ", facts.nodes, " node(s), ", facts.cores_per_rank, " core(s) each"));
     table += row("training data",
                  str(facts.training_images, " images, ", facts.training_boxes, " boxes, ", facts.classes, " classes"));
+    const std::string shape = recipe.data.order == "block"
+                                  ? str(" of ", recipe.data.block, " samples, ", recipe.data.window, " in a window")
+                                  : std::string();
+    table += row("order of samples", str(recipe.data.order, shape, ", shuffle quality ",
+                                         base::fixed(facts.shuffle_quality, 2), " (1: neighbours are strangers)"));
     if (is_detector(recipe)) {
         table += row("boxes of an image", str("room for ", facts.room_for_boxes, " after augmentation"));
     }

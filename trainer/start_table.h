@@ -14,7 +14,9 @@ namespace lockstep::trainer {
 struct StartFacts {
     std::uint64_t ranks, nodes;
     unsigned cores_per_rank;
-    std::uint64_t training_images, training_boxes, classes;
+    std::uint64_t training_images, training_boxes;
+    double shuffle_quality;  ///< of the coming epoch's order
+    std::uint64_t classes;
     std::int64_t room_for_boxes;                     ///< of one image
     std::optional<std::uint64_t> validation_images;  ///< none: no validation data
     std::uint64_t validation_boxes = 0;

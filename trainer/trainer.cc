@@ -77,11 +77,25 @@ sharding::AugmentationOptions augmentation_options(const Recipe& recipe) {
     return options;
 }
 
+sharding::EpochOrder order_of(const Recipe& recipe, std::uint64_t size) {
+    using enum sharding::OrderKind;
+    const std::string& name = recipe.data.order;
+    return {name == "full" ? full : (name == "block" ? block : sequential),
+            static_cast<std::uint64_t>(recipe.seed),
+            size,
+            {.block = static_cast<std::uint64_t>(recipe.data.block),
+             .window = static_cast<std::uint64_t>(recipe.data.window)}};
+}
+
+sharding::ReadPath read_path_of(const Recipe& recipe) {
+    return recipe.data.read == "hdf5" ? sharding::ReadPath::hdf5 : sharding::ReadPath::mmap;
+}
+
 std::optional<sharding::Dataset> open_validation_data(const Recipe& recipe, const sharding::Dataset& train) {
     if (recipe.data.validation.empty()) {
         return std::nullopt;
     }
-    auto data = sharding::Dataset::open(recipe.data.validation);
+    auto data = sharding::Dataset::open(recipe.data.validation, read_path_of(recipe));
     if (data.task() != train.task()) {
         throw Error(str("one of ", recipe.data.validation, " and ", recipe.data.train,
                         " holds boxes, the other labels; take both of the same kind"));
@@ -135,6 +149,7 @@ struct Trainer::State {
     struct EpochSums {
         double seconds = 0, wait = 0, exposed = 0, skew = 0;
         std::uint64_t images = 0;
+        std::uint64_t skipped = 0;
     } epoch_sums;
     double batch_norm_seconds = 0;  ///< of the step under way: in batch norm's collectives
     comm::SentData sent_before_epoch;
@@ -152,6 +167,7 @@ struct Trainer::State {
     std::uint64_t ranks() const { return static_cast<std::uint64_t>(comms.control.size()); }
     sharding::LoaderOptions loader_options() const;
     double average_decay() const;
+    std::uint64_t skipped_of_ranks(std::uint64_t own);
     void agree_on_start();
     void agree_on_values();
     void broadcast_state();
@@ -239,7 +255,7 @@ Trainer::State::State(Recipe the_recipe, const RunStart& start, Communicators co
       comms(communicators),
       topology(std::move(the_topology)),
       cores_per_rank(use_cores_of_rank(comms.control, topology)),
-      train(sharding::Dataset::open(recipe.data.train)),
+      train(sharding::Dataset::open(recipe.data.train, read_path_of(recipe))),
       validation(agreed(open_validation_data(recipe, train), train, comms.control)),
       task(make_task(start.checkpoint ? without_initial_weights(recipe) : recipe, train)),
       parameters(alike_on_all_nodes(TrainableParameters(task->network()), comms)),
@@ -254,8 +270,7 @@ Trainer::State::State(Recipe the_recipe, const RunStart& start, Communicators co
           [this](const comm::OwnedRange& range) { return reducer.owned_gradient(range); }, make_update_rule(recipe),
           {recipe.clip_norm, recipe.ema.enabled}, gathered.get()),
       statistics(buffers_of(task->network())),
-      order(recipe.data.shuffle ? sharding::OrderKind::shuffled : sharding::OrderKind::sequential,
-            static_cast<std::uint64_t>(recipe.seed), train.size()),
+      order(order_of(recipe, train.size())),
       steps_per_epoch(order.steps_per_epoch(static_cast<std::uint64_t>(recipe.batch))),
       schedule(recipe, steps_per_epoch),
       run_path(start.directory) {
@@ -338,6 +353,9 @@ sharding::LoaderOptions Trainer::State::loader_options() const {
     options.closing_epoch =
         static_cast<std::uint64_t>(std::max<std::int64_t>(0, recipe.epochs - recipe.augmentation.closing_epochs));
     options.verify_checksums = recipe.data.verify_checksums;
+    options.decode = recipe.data.decode == "scaled" ? sharding::DecodeMode::scaled : sharding::DecodeMode::full;
+    options.on_bad_sample =
+        recipe.data.on_bad_sample == "skip" ? sharding::BadSamplePolicy::skip : sharding::BadSamplePolicy::error;
     options.decoded_cache_bytes = static_cast<std::uint64_t>(recipe.data.cache_mib) << 20;
     return options;
 }
@@ -377,6 +395,7 @@ StartFacts Trainer::State::start_facts() const {
             .cores_per_rank = cores_per_rank,
             .training_images = train.size(),
             .training_boxes = train.box_count(),
+            .shuffle_quality = order.shuffle_quality(progress.epoch),
             .classes = train.classes().size(),
             .room_for_boxes = room_for_boxes(recipe, train),
             .validation_images = validation ? std::optional(validation->size()) : std::nullopt,
@@ -426,6 +445,7 @@ void Trainer::State::train_step(const sharding::Batch& batch, double started) {
     reducer.zero();
     batch_norm_seconds = 0;
     std::uint64_t own_images = 0;
+    std::uint64_t skipped_now = 0;
     for (const sharding::MicroBatch& micro : batch.micro_steps()) {
         const comm::LossSums sums = task->losses(micro);
         reducer.backward(sums, &micro == &batch.micro.back());
@@ -433,9 +453,21 @@ void Trainer::State::train_step(const sharding::Batch& batch, double started) {
         for (std::uint64_t id : micro.sample_ids) {
             ledger.enter(id);
         }
+        for (const sharding::SkippedSample& skipped : micro.skipped) {
+            ledger.enter(skipped.id);
+            base::log_warning(str("skipped, by data.on_bad_sample: ", skipped.reason));
+        }
+        skipped_now += micro.skipped.size();
     }
     const comm::Denominators counts = reducer.finish();
-    const std::uint64_t images = batch.positions.count();
+    skipped_now = skipped_of_ranks(skipped_now);
+    epoch_sums.skipped += skipped_now;
+    const std::uint64_t images = batch.positions.count() - skipped_now;
+    if (images == 0) {
+        throw Error(str("epoch ", batch.epoch + 1, ", step ", batch.step + 1,
+                        ": every sample of the batch was skipped (", skipped_now,
+                        "): the data set is damaged; 'lockstep verify' names what is wrong"));
+    }
     const StepRates rates = schedule.at(progress.optimizer_steps);
     double loss = 0;
     const json parts = loss_parts(counts, loss);
@@ -487,6 +519,7 @@ void Trainer::State::train_step(const sharding::Batch& batch, double started) {
                      {"step_seconds", seconds},
                      {"data_wait_seconds", batch.wait_seconds},
                      {"exposed_communication_seconds", exposed},
+                     {"communication_core_seconds", gradients.core_seconds},
                      {"rank_skew_seconds", gradients.skew_seconds}};
         line.update(parts);
         run->log_metrics(line);
@@ -509,6 +542,17 @@ bool Trainer::State::agree_to_stop(const StopRequest& stop) {
     comms.control.all_reduce(comm::Buffer::of(std::span<std::int32_t>(&wanted, 1)), comm::ReduceOp::max,
                              "agreement to stop");
     return wanted != 0;
+}
+
+/// Collective where the recipe lets samples be skipped; elsewhere there are none.
+std::uint64_t Trainer::State::skipped_of_ranks(std::uint64_t own) {
+    if (recipe.data.on_bad_sample != "skip") {
+        return 0;
+    }
+    auto count = static_cast<std::int64_t>(own);
+    comms.control.all_reduce(comm::Buffer::of(std::span<std::int64_t>(&count, 1)), comm::ReduceOp::sum,
+                             "skipped samples");
+    return static_cast<std::uint64_t>(count);
 }
 
 /// Collective. 64-bit wrapping sums, sent as halves that can't overflow.
@@ -606,6 +650,9 @@ void Trainer::State::finish_epoch() {
                  {"data_wait_fraction", ratio(epoch_sums.wait, epoch_sums.seconds)},
                  {"exposed_communication_fraction", ratio(epoch_sums.exposed, epoch_sums.seconds)},
                  {"rank_skew_fraction", ratio(epoch_sums.skew, epoch_sums.seconds)}};
+    if (epoch_sums.skipped > 0) {
+        line["skipped_samples"] = epoch_sums.skipped;
+    }
     const comm::SentData sent = sent_so_far() - sent_before_epoch;
     if (sent.bytes > 0) {
         line["gradients_sent_mib"] = static_cast<double>(sent.bytes) / (1 << 20);

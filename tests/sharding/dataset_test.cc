@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <cstdlib>
@@ -90,6 +91,75 @@ void write_five(const fs::path& directory, const DatasetDescription& description
         writer.drop_box("inverted");
         writer.drop_box("inverted", 3);
     });
+}
+
+/// Stores the pool of a shard in compressed chunks, as h5repack might.
+void compress_pool(const fs::path& shard) {
+    const std::vector<std::uint8_t> pool = base::Hdf5File::open_read_only(shard).read<std::uint8_t>("pool");
+    const std::lock_guard library(base::hdf5_mutex());
+    const base::Hdf5Handle file(H5Fopen(shard.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose);
+    ASSERT_GE(H5Ldelete(file.get(), "pool", H5P_DEFAULT), 0);
+    const hsize_t size = pool.size(), chunk = 128;
+    const base::Hdf5Handle space(H5Screate_simple(1, &size, nullptr), H5Sclose);
+    const base::Hdf5Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+    H5Pset_chunk(creation.get(), 1, &chunk);
+    H5Pset_deflate(creation.get(), 1);
+    const base::Hdf5Handle chunked(
+        H5Dcreate2(file.get(), "pool", H5T_NATIVE_UINT8, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT),
+        H5Dclose);
+    ASSERT_GE(H5Dwrite(chunked.get(), H5T_NATIVE_UINT8, H5S_ALL, H5S_ALL, H5P_DEFAULT, pool.data()), 0);
+}
+
+TEST_F(DatasetTest, BothReadPathsGiveTheSameBytes) {
+    write_five(path("set"));
+    const Dataset mapped = Dataset::open(path("set"));
+    const Dataset library = Dataset::open(path("set"), ReadPath::hdf5);
+    EXPECT_EQ(mapped.read_path(), ReadPath::mmap);
+    EXPECT_EQ(library.read_path(), ReadPath::hdf5);
+    EXPECT_EQ(library.compute_content_hash(), mapped.content_hash());
+    std::vector<std::uint8_t> room, untouched;
+    for (const std::uint64_t id : {3, 0, 4, 1, 2}) {
+        const Sample a = mapped.read(id, untouched);
+        const Sample b = library.read(id, room);
+        EXPECT_EQ(std::vector(a.bytes.begin(), a.bytes.end()), five_images()[id].bytes);
+        EXPECT_EQ(std::vector(b.bytes.begin(), b.bytes.end()), five_images()[id].bytes);
+        EXPECT_EQ(b.bytes.data(), room.data());
+        EXPECT_EQ(a.bytes.data(), mapped.sample(id).bytes.data());
+        EXPECT_EQ(b.boxes.size(), five_images()[id].boxes.size());
+        EXPECT_TRUE(library.sample(id).bytes.empty());
+        library.verify(id);
+        library.prefetch(id);
+    }
+    EXPECT_TRUE(untouched.empty());
+}
+
+TEST_F(DatasetTest, AChunkedPoolIsReadThroughTheLibraryOrRefusedWithTheRemedy) {
+    write_five(path("set"));
+    compress_pool(path("set") / "shard-00001.h5");
+    const std::string message = error_of([&] { Dataset::open(path("set")); });
+    EXPECT_TRUE(contains(message, "shard-00001.h5: table 'pool' is chunked"));
+    EXPECT_TRUE(contains(message, "data.read = \"hdf5\""));
+    EXPECT_TRUE(contains(message, "h5repack -l pool:CONTI"));
+    const Dataset set = Dataset::open(path("set"), ReadPath::hdf5);
+    std::vector<std::uint8_t> room;
+    for (std::uint64_t id = 0; id < 5; ++id) {
+        const Sample sample = set.read(id, room);
+        EXPECT_EQ(std::vector(sample.bytes.begin(), sample.bytes.end()), five_images()[id].bytes) << id;
+        set.verify(id);
+    }
+}
+
+TEST_F(DatasetTest, TheLibraryPathChecksChecksumsToo) {
+    write_five(path("set"));
+    std::vector<std::uint8_t> bytes = base::read_bytes(path("set") / "shard-00000.h5");
+    const std::vector<std::uint8_t> stored = five_images()[1].bytes;
+    const auto found = std::search(bytes.begin(), bytes.end(), stored.begin(), stored.end());
+    ASSERT_NE(found, bytes.end());
+    *(found + 9) ^= 4;
+    base::write_whole(path("set") / "shard-00000.h5", {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    const Dataset set = Dataset::open(path("set"), ReadPath::hdf5);
+    set.verify(0);
+    EXPECT_TRUE(contains(error_of([&] { set.verify(1); }), "sample 1 (photo 101.jpg"));
 }
 
 TEST_F(DatasetTest, GivesBackWhatWasWritten) {

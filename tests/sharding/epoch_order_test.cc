@@ -34,7 +34,7 @@ class Permutation : public testing::TestWithParam<std::uint64_t> {};
 TEST_P(Permutation, HoldsEverySampleOnce) {
     const std::uint64_t size = GetParam();
     for (std::uint64_t seed : {0ULL, 1ULL, ~0ULL}) {
-        const EpochOrder order(OrderKind::shuffled, seed, size);
+        const EpochOrder order(OrderKind::full, seed, size);
         for (std::uint64_t epoch : {0ULL, 1ULL, 499ULL}) {
             std::vector<std::uint64_t> ids = epoch_of(order, epoch);
             std::sort(ids.begin(), ids.end());
@@ -50,11 +50,11 @@ INSTANTIATE_TEST_SUITE_P(Sizes, Permutation,
                                          1000, 1024, 1025, 7919, 65537));
 
 TEST(EpochOrder, IsAPureFunctionOfSeedEpochAndPosition) {
-    const EpochOrder order(OrderKind::shuffled, 7, 1000);
-    const EpochOrder same(OrderKind::shuffled, 7, 1000);
+    const EpochOrder order(OrderKind::full, 7, 1000);
+    const EpochOrder same(OrderKind::full, 7, 1000);
     EXPECT_EQ(epoch_of(order, 3), epoch_of(same, 3));
     EXPECT_NE(epoch_of(order, 3), epoch_of(order, 4));
-    EXPECT_NE(epoch_of(order, 3), epoch_of(EpochOrder(OrderKind::shuffled, 8, 1000), 3));
+    EXPECT_NE(epoch_of(order, 3), epoch_of(EpochOrder(OrderKind::full, 8, 1000), 3));
 }
 
 TEST(EpochOrder, SequentialIsTheIdentityInEveryEpoch) {
@@ -64,7 +64,7 @@ TEST(EpochOrder, SequentialIsTheIdentityInEveryEpoch) {
 
 TEST(EpochOrder, TakesTheLargestSizesWithoutOverflow) {
     const std::uint64_t size = ~0ULL;
-    const EpochOrder order(OrderKind::shuffled, 1, size);
+    const EpochOrder order(OrderKind::full, 1, size);
     std::set<std::uint64_t> seen;
     for (std::uint64_t position = 0; position < 1000; ++position) {
         const std::uint64_t id = order.sample_at(0, size - 1 - position);
@@ -81,7 +81,7 @@ double six_deviations(double freedom) {
 
 TEST(EpochOrder, PutsEverySampleAtEveryPositionEquallyOften) {
     for (std::uint64_t size : {2ULL, 3ULL, 5ULL, 10ULL, 16ULL}) {
-        const EpochOrder order(OrderKind::shuffled, 11, size);
+        const EpochOrder order(OrderKind::full, 11, size);
         const int epochs = 20000;
         std::vector<double> counts(size * size);
         for (int epoch = 0; epoch < epochs; ++epoch) {
@@ -95,7 +95,7 @@ TEST(EpochOrder, PutsEverySampleAtEveryPositionEquallyOften) {
 }
 
 TEST(EpochOrder, ReachesEveryPermutationOfFourEquallyOften) {
-    const EpochOrder order(OrderKind::shuffled, 5, 4);
+    const EpochOrder order(OrderKind::full, 5, 4);
     const int epochs = 24000;
     std::vector<double> counts(256);
     for (int epoch = 0; epoch < epochs; ++epoch) {
@@ -107,9 +107,72 @@ TEST(EpochOrder, ReachesEveryPermutationOfFourEquallyOften) {
     EXPECT_LT(chi_square(counts, epochs / 24.0), six_deviations(23));
 }
 
+TEST(BlockShuffle, HoldsEverySampleOnceWhateverTheSizes) {
+    for (std::uint64_t size : {1, 2, 3, 7, 8, 9, 16, 63, 64, 65, 100, 1000, 1025}) {
+        for (const BlockShape shape : {BlockShape{1, 1}, BlockShape{1, 5}, BlockShape{8, 1}, BlockShape{8, 3},
+                                       BlockShape{64, 16}, BlockShape{5000, 2}}) {
+            for (std::uint64_t epoch : {0ULL, 7ULL}) {
+                std::vector<std::uint64_t> ids = epoch_of(EpochOrder(OrderKind::block, 3, size, shape), epoch);
+                std::sort(ids.begin(), ids.end());
+                for (std::uint64_t i = 0; i < size; ++i) {
+                    ASSERT_EQ(ids[i], i) << size << " samples, block " << shape.block << ", window " << shape.window;
+                }
+            }
+        }
+    }
+}
+
+TEST(BlockShuffle, AWindowHoldsWholeBlocksAndMixesThem) {
+    const std::uint64_t block = 8, window = 4, size = 8 * 4 * 10;
+    const EpochOrder order(OrderKind::block, 3, size, {block, window});
+    const auto ids = epoch_of(order, 2);
+    EXPECT_EQ(ids, epoch_of(EpochOrder(OrderKind::block, 3, size, {block, window}), 2));
+    EXPECT_NE(ids, epoch_of(order, 3));
+    EXPECT_NE(ids, epoch_of(EpochOrder(OrderKind::block, 4, size, {block, window}), 2));
+    std::uint64_t changes_of_block = 0;
+    for (std::uint64_t begin = 0; begin < size; begin += block * window) {
+        std::set<std::uint64_t> blocks;
+        for (std::uint64_t i = begin; i < begin + block * window; ++i) {
+            blocks.insert(ids[i] / block);
+            changes_of_block += i > begin && ids[i] / block != ids[i - 1] / block ? 1 : 0;
+        }
+        EXPECT_EQ(blocks.size(), window) << "window at " << begin;
+    }
+    // Of 32 neighbours 24 belong to other blocks: 31 * 24 / 31 = 24 changes are expected in each of the ten windows.
+    EXPECT_NEAR(static_cast<double>(changes_of_block), 240, 40);
+}
+
+TEST(BlockShuffle, TheShortBlockAtTheEndComesAnywhere) {
+    const EpochOrder order(OrderKind::block, 9, 10 * 4 + 1, {4, 1});
+    std::set<std::uint64_t> places;
+    for (std::uint64_t epoch = 0; epoch < 200; ++epoch) {
+        const auto ids = epoch_of(order, epoch);
+        places.insert(static_cast<std::uint64_t>(std::find(ids.begin(), ids.end(), 40) - ids.begin()) / 4);
+    }
+    EXPECT_EQ(places.size(), 11u);
+}
+
+TEST(ShuffleQuality, IsTheMeanDistanceOfNeighboursOverThatOfAFairShuffle) {
+    const std::uint64_t size = 3000;
+    EXPECT_DOUBLE_EQ(EpochOrder(OrderKind::sequential, 1, size).shuffle_quality(0), 3.0 / (size + 1));
+    const EpochOrder blocks(OrderKind::block, 1, size, {10, 5});
+    double plain = 0;
+    const auto ids = epoch_of(blocks, 4);
+    for (std::uint64_t i = 0; i + 1 < size; ++i) {
+        plain += std::abs(static_cast<double>(ids[i + 1]) - static_cast<double>(ids[i]));
+    }
+    EXPECT_DOUBLE_EQ(blocks.shuffle_quality(4), plain / (size - 1) / ((size + 1) / 3.0));
+    // The distance of two fair draws has a variance of size^2 / 18; six deviations of 4096 of them.
+    EXPECT_NEAR(EpochOrder(OrderKind::full, 1, 1000000).shuffle_quality(0), 1, 6 * 3 / std::sqrt(18.0 * 4096));
+    // One pair in `window` comes from the same block and is no distance apart.
+    EXPECT_NEAR(EpochOrder(OrderKind::block, 1, 1000000, {64, 16}).shuffle_quality(0), 15.0 / 16, 0.07);
+    EXPECT_LT(EpochOrder(OrderKind::block, 1, 1000000, {64, 1}).shuffle_quality(0), 0.06);
+    EXPECT_EQ(EpochOrder(OrderKind::full, 1, 2).shuffle_quality(0), 1);
+}
+
 TEST(EpochOrder, NeighboursInTheOrderAreStrangers) {
     const std::uint64_t size = 1000;
-    const EpochOrder order(OrderKind::shuffled, 3, size);
+    const EpochOrder order(OrderKind::full, 3, size);
     const int epochs = 40;
     const std::uint64_t bins = 20;
     std::vector<double> step_between_neighbours(bins);
@@ -149,14 +212,14 @@ TEST(PartOf, CutsIntoContiguousPiecesLargerOnesFirst) {
 }
 
 TEST(EffectiveBatch, CoversAnEpochAndShortensTheLast) {
-    const EpochOrder order(OrderKind::shuffled, 0, 10);
+    const EpochOrder order(OrderKind::full, 0, 10);
     EXPECT_EQ(order.steps_per_epoch(4), 3u);
     EXPECT_EQ(order.effective_batch(0, 4), (PositionRange{0, 4}));
     EXPECT_EQ(order.effective_batch(2, 4), (PositionRange{8, 10}));
     EXPECT_EQ(order.steps_per_epoch(5), 2u);
     EXPECT_EQ(order.steps_per_epoch(64), 1u);
     EXPECT_EQ(order.effective_batch(0, 64), (PositionRange{0, 10}));
-    EXPECT_EQ(EpochOrder(OrderKind::shuffled, 0, 0).steps_per_epoch(4), 0u);
+    EXPECT_EQ(EpochOrder(OrderKind::full, 0, 0).steps_per_epoch(4), 0u);
     EXPECT_THROW(order.effective_batch(3, 4), base::InternalError);
     EXPECT_THROW(order.sample_at(0, 10), base::InternalError);
 }
@@ -170,7 +233,7 @@ Ledger ledger_of(const std::vector<std::uint64_t>& ids) {
 }
 
 TEST(Ledger, OfAnyOrderAndAnySplitEqualsTheWhole) {
-    const auto ids = epoch_of(EpochOrder(OrderKind::shuffled, 1, 101), 0);
+    const auto ids = epoch_of(EpochOrder(OrderKind::full, 1, 101), 0);
     EXPECT_EQ(ledger_of(ids), Ledger::whole(101));
     const Ledger first = ledger_of({ids.begin(), ids.begin() + 40});
     const Ledger second = ledger_of({ids.begin() + 40, ids.end()});

@@ -11,9 +11,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <opencv2/core.hpp>
 #include <opencv2/imgcodecs.hpp>
+#include <opencv2/imgproc.hpp>
 
 #include "base/error.h"
 #include "tests/sharding/scratch.h"
@@ -144,6 +146,68 @@ TEST(Image, JpegEqualsOpenCvPixelByPixelInEveryOrientation) {
         const Image image = decode_rgb(jpeg, "test");
         ASSERT_EQ(as_bgr(image).size(), reference.size());
         EXPECT_EQ(cv::norm(as_bgr(image), reference, cv::NORM_INF), 0) << int{expected.orientation};
+    }
+}
+
+TEST(Image, ReducedJpegEqualsOpenCvsInEveryOrientation) {
+    const Bytes plain = encode_jpeg(gradient(83, 61), 80);
+    const std::array flags = {cv::IMREAD_REDUCED_COLOR_2, cv::IMREAD_REDUCED_COLOR_4, cv::IMREAD_REDUCED_COLOR_8};
+    for (const OrientationCase& expected : orientation_cases) {
+        const Bytes jpeg = with_exif(plain, exif_block(expected.orientation, true));
+        const ImageSize full = probe_size(jpeg, "test");
+        for (std::uint32_t i = 0; i < 3; ++i) {
+            const std::uint32_t denominator = 2U << i;
+            const ImageSize least{(full.width + denominator - 1) / denominator,
+                                  (full.height + denominator - 1) / denominator};
+            const cv::Mat reference = cv::imdecode(jpeg, flags.at(i));
+            const ReducedImage reduced = decode_reduced(jpeg, least, "test");
+            EXPECT_EQ(reduced.full, full);
+            ASSERT_EQ(as_bgr(reduced.image).size(), reference.size()) << denominator;
+            EXPECT_EQ(cv::norm(as_bgr(reduced.image), reference, cv::NORM_INF), 0)
+                << "1/" << denominator << ", orientation " << int{expected.orientation};
+        }
+    }
+}
+
+TEST(Image, OnlyAsMuchIsReducedAsBothSidesAllow) {
+    const Bytes jpeg = encode_jpeg(gradient(64, 40), 80);
+    const auto size_for = [&](std::uint32_t width, std::uint32_t height) {
+        const Image image = decode_reduced(jpeg, {width, height}, "test").image;
+        return ImageSize{image.width, image.height};
+    };
+    EXPECT_EQ(size_for(64, 40), (ImageSize{64, 40}));
+    EXPECT_EQ(size_for(33, 1), (ImageSize{64, 40}));
+    EXPECT_EQ(size_for(1, 21), (ImageSize{64, 40}));
+    EXPECT_EQ(size_for(32, 20), (ImageSize{32, 20}));
+    EXPECT_EQ(size_for(16, 10), (ImageSize{16, 10}));
+    EXPECT_EQ(size_for(1, 1), (ImageSize{8, 5}));
+    const Bytes png = encode_png(gradient(64, 40));
+    EXPECT_EQ(decode_reduced(png, {1, 1}, "test").image.pixels, gradient(64, 40).pixels);
+    EXPECT_THROW(decode_reduced(Bytes(jpeg.begin(), jpeg.end() - 100), {8, 5}, "test"), base::Error);
+}
+
+TEST(Image, ReducedPixelsAreNearTheMeansOfTheFullImage) {
+    Image smooth = Image::blank(640, 480);
+    for (std::uint32_t y = 0; y < 480; ++y) {
+        for (std::uint32_t x = 0; x < 640; ++x) {
+            const auto wave = [&](double period) {
+                return static_cast<int>(std::lround(128 + 50 * std::sin(x / period) + 50 * std::cos(y / period)));
+            };
+            paint(smooth, x, y, {wave(8), wave(12), wave(20)});
+        }
+    }
+    const Bytes jpeg = encode_jpeg(smooth, 95);
+    const cv::Mat full = as_bgr(decode_rgb(jpeg, "test"));
+    for (const int denominator : {2, 4, 8}) {
+        cv::Mat means;
+        cv::resize(full, means, {640 / denominator, 480 / denominator}, 0, 0, cv::INTER_AREA);
+        const Image reduced =
+            decode_reduced(jpeg, {static_cast<std::uint32_t>(means.cols), static_cast<std::uint32_t>(means.rows)},
+                           "test")
+                .image;
+        ASSERT_EQ(as_bgr(reduced).size(), means.size());
+        const double difference = cv::norm(as_bgr(reduced), means, cv::NORM_L1) / (3.0 * means.rows * means.cols);
+        EXPECT_LT(difference, 2) << "1/" << denominator;
     }
 }
 

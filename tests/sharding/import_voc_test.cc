@@ -50,7 +50,8 @@ class ImportVocTest : public test::Scratch {
     Dataset import() {
         voc.source = voc.source.empty() ? path("in") : voc.source;
         options.out = path("out");
-        import_voc(voc, options);
+        Findings findings(options.strict);
+        import_images(read_voc(voc, options.threads, findings), options, findings);
         return Dataset::open(path("out"));
     }
     /// The import fails with a message that has all of these, and leaves nothing.
@@ -64,7 +65,7 @@ class ImportVocTest : public test::Scratch {
     }
 
     VocOptions voc;
-    DetectionImportOptions options;
+    ImportOptions options;
 };
 
 TEST_F(ImportVocTest, OneBasedCoordinatesBecomeEdges) {
@@ -161,6 +162,7 @@ TEST_F(ImportVocTest, ImagesAreFoundInTheUsualPlaces) {
 
 TEST_F(ImportVocTest, AnAnnotationCannotPointElsewhere) {
     write("secret.png", encode_png(pattern(64, 48)));
+    options.strict = true;
     write("in/a.xml", annotation("../secret.png", object("cat", "1", "1", "9", "9")));
     EXPECT_TRUE(contains(error_of([&] { import(); }), "there is no image"));
 }
@@ -234,22 +236,28 @@ TEST_F(ImportVocTest, TheNumberOfThreadsChangesNothing) {
 // ---- bad input ----
 
 TEST_F(ImportVocTest, BrokenXml) {
+    options.strict = true;
     photo("a", object("cat", "1", "1", "9", "9"));
     write("in/b.xml", "<annotation>\n<object>\n<name>cat</nome>\n</annotation>");
     expect_failure({"b.xml", "line 3", "not well-formed XML"});
+    options.strict = false;
+    EXPECT_EQ(import().dropped_images(), (DropCounts{{"broken_annotation", 1}}));
 }
 
 TEST_F(ImportVocTest, OtherXml) {
+    options.strict = true;
     write("in/a.xml", "<html></html>");
     expect_failure({"a.xml", "no <annotation> element"});
 }
 
 TEST_F(ImportVocTest, MissingImage) {
+    options.strict = true;
     write("in/a.xml", annotation("photo.jpg", object("cat", "1", "1", "9", "9")));
-    expect_failure({"a.xml", "'photo.jpg'", "--skip-bad-images"});
+    expect_failure({"a.xml", "'photo.jpg'", "missing", "--strict"});
 }
 
 TEST_F(ImportVocTest, TruncatedAndForeignImages) {
+    options.strict = true;
     photo("a", object("cat", "1", "1", "9", "9"));
     const std::vector<std::uint8_t> jpeg = encode_jpeg(pattern(64, 48), 90);
     write("in/b.jpg", std::span(jpeg).first(jpeg.size() / 2));
@@ -261,7 +269,7 @@ TEST_F(ImportVocTest, TruncatedAndForeignImages) {
     expect_failure({"b.jpg", "the file is empty"});
 }
 
-TEST_F(ImportVocTest, BadImagesCanBeSkippedAndAreCounted) {
+TEST_F(ImportVocTest, BadImagesAreDroppedAndCounted) {
     photo("a", object("cat", "1", "1", "9", "9"));
     const std::vector<std::uint8_t> png = encode_png(pattern(64, 48));
     write("in/b.png", std::span(png).first(png.size() / 2));
@@ -269,7 +277,6 @@ TEST_F(ImportVocTest, BadImagesCanBeSkippedAndAreCounted) {
     write("in/c.png", "this is no image");
     write("in/c.xml", annotation("c.png", object("cat", "1", "1", "9", "9")));
     write("in/d.xml", annotation("d.png", object("cat", "1", "1", "9", "9")));
-    options.skip_bad_images = true;
     for (const bool tiled : {false, true}) {
         fs::remove_all(path("out"));
         options.tiles = tiled ? std::optional(TileOptions{.side = 32, .overlap = 0}) : std::nullopt;
@@ -282,12 +289,13 @@ TEST_F(ImportVocTest, BadImagesCanBeSkippedAndAreCounted) {
 TEST_F(ImportVocTest, BoxesOfATurnedPhotoAreRefused) {
     write("in/a.png", encode_png(pattern(48, 64)));
     write("in/a.xml", annotation("a.png", object("cat", "1", "1", "60", "40"), 64, 48));
+    options.strict = true;
     expect_failure({"a.png", "48 x 64", "64 x 48", "EXIF"});
     photo("b", object("cat", "1", "1", "8", "8"));
-    options.skip_bad_images = true;
+    options.strict = false;
     const Dataset set = import();
     EXPECT_EQ(set.size(), 1u);
-    EXPECT_EQ(set.dropped_images().at("unreadable"), 1u);
+    EXPECT_EQ(set.dropped_images(), (DropCounts{{"turned", 1}}));
 }
 
 TEST_F(ImportVocTest, UnknownClass) {

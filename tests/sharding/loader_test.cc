@@ -94,7 +94,7 @@ LoaderOptions options_with(std::uint64_t effective_batch, std::uint64_t accumula
 }
 
 EpochOrder shuffled() {
-    return {OrderKind::shuffled, 5, images};
+    return {OrderKind::full, 5, images};
 }
 
 /// Batches without their timing, so that they can be compared.
@@ -463,6 +463,184 @@ TEST_F(LoaderTest, AnImageOfAnotherSizeThanTheIndexSaysIsNamed) {
                  });
     const Dataset set = Dataset::open(path("set"));
     expect_failure_names(set, options_with(4), bad, "decodes to 31x31 where the index says 27x30");
+}
+
+TEST_F(LoaderTest, EveryOrderIsTheSameForAllRanksAndGoesOnAtAnotherNumberOfThem) {
+    write_photos(path("set"));
+    const Dataset set = Dataset::open(path("set"));
+    const LoaderOptions options = options_with(8, 2);
+    for (const OrderKind kind : {OrderKind::sequential, OrderKind::block, OrderKind::full}) {
+        const EpochOrder order(kind, 5, images, {.block = 4, .window = 2});
+        Loader single(set, order, {}, options);
+        std::vector<Batch> whole = take(single, 6);
+        const auto joined_of = [&](std::uint64_t ranks, std::size_t first, std::size_t count) {
+            std::vector<Batch> joined;
+            for (std::uint64_t rank = 0; rank < ranks; ++rank) {
+                Loader loader(set, order, {.rank = rank, .ranks = ranks}, options, first / 3, first % 3);
+                std::vector<Batch> share = take(loader, count);
+                if (rank == 0) {
+                    joined = std::move(share);
+                    continue;
+                }
+                for (std::size_t b = 0; b < count; ++b) {
+                    for (std::size_t m = 0; m < 2; ++m) {
+                        append(joined[b].micro[m], share[b].micro[m]);
+                    }
+                }
+            }
+            return joined;
+        };
+        for (std::size_t stop = 1; stop < 6; stop += 2) {
+            for (const auto& [before, after] : {std::pair{1, 4}, {4, 3}, {2, 1}, {3, 2}}) {
+                std::vector<Batch> all = joined_of(before, 0, stop);
+                for (Batch& batch : joined_of(after, stop, 6 - stop)) {
+                    all.push_back(std::move(batch));
+                }
+                expect_same(all, whole);
+            }
+        }
+    }
+}
+
+TEST_F(LoaderTest, BothReadPathsMakeTheSameBatches) {
+    for (const Encoding encoding : {Encoding::encoded, Encoding::raw}) {
+        const std::string name = encoding == Encoding::raw ? "raw" : "encoded";
+        write_photos(path(name), Task::detection, encoding);
+        const Dataset mapped = Dataset::open(path(name));
+        const Dataset library = Dataset::open(path(name), ReadPath::hdf5);
+        LoaderOptions options = options_with(8, 2, 3);
+        options.decoded_cache_bytes = 0;
+        Loader a(mapped, shuffled(), {}, options), b(library, shuffled(), {}, options);
+        expect_same(take(a, 5), take(b, 5));
+    }
+}
+
+TEST_F(LoaderTest, ScaledDecodingChangesPixelsALittleAndNothingElse) {
+    const DatasetDescription description{
+        .task = Task::detection, .encoding = Encoding::encoded, .classes = {"a", "b", "c"}, .source = "a test"};
+    write_dataset(path("set"), description, [&](DatasetWriter& writer) {
+        for (std::uint64_t id = 0; id < images; ++id) {
+            Image image = Image::blank(150 + static_cast<std::uint32_t>(id), 101);
+            for (std::uint32_t y = 0; y < image.height; ++y) {
+                for (std::uint32_t x = 0; x < 3 * image.width; ++x) {
+                    image.row(y)[x] = static_cast<std::uint8_t>(x / 3 + y / 2);
+                }
+            }
+            const std::vector<std::uint8_t> bytes = encode_jpeg(image, 95);
+            const std::vector<Box> boxes{box(10, 20, 90, 80, 1)};
+            writer.add({.id = 0,
+                        .image_id = static_cast<std::int64_t>(id),
+                        .width = image.width,
+                        .height = image.height,
+                        .label = -1,
+                        .bytes = bytes,
+                        .boxes = boxes},
+                       "photo.jpg");
+        }
+    });
+    const Dataset set = Dataset::open(path("set"));
+    LoaderOptions options = options_with(8);
+    options.augmentation = {};
+    LoaderOptions scaled_options = options;
+    scaled_options.decode = DecodeMode::scaled;
+    Loader full(set, shuffled(), {}, options), scaled(set, shuffled(), {}, scaled_options);
+    double difference = 0;
+    std::size_t values = 0;
+    for (std::size_t b = 0; b < 3; ++b) {
+        MicroBatch a = std::move(full.next().micro[0]);
+        const MicroBatch c = std::move(scaled.next().micro[0]);
+        EXPECT_NE(a.pixels, c.pixels);
+        for (std::size_t i = 0; i < a.pixels.size(); ++i) {
+            difference += std::abs(int{a.pixels[i]} - int{c.pixels[i]});
+        }
+        values += a.pixels.size();
+        a.pixels = c.pixels;
+        expect_same(a, c, "without pixels");
+    }
+    EXPECT_LT(difference / static_cast<double>(values), 3);
+}
+
+TEST_F(LoaderTest, BadSamplesAreSkippedByPolicyListedAndEnteredInTheLedger) {
+    const std::set<std::uint64_t> bad{3, 11, 22};
+    for (const Task task : {Task::detection, Task::classification}) {
+        const std::string name = task == Task::detection ? "boxes" : "labels";
+        write_photos(path(name), task, Encoding::encoded, [&](std::uint64_t id, std::vector<std::uint8_t>& bytes) {
+            if (bad.count(id) > 0) {
+                bytes.resize(bytes.size() / 2);
+            }
+        });
+        write_photos(path(name + " whole"), task);
+        const Dataset set = Dataset::open(path(name)), whole_set = Dataset::open(path(name + " whole"));
+        LoaderOptions options = options_with(8, 2, 3);
+        options.augmentation = {};
+        options.on_bad_sample = BadSamplePolicy::skip;
+        std::size_t seen_bad = 0;
+        for (std::uint64_t rank = 0; rank < 2; ++rank) {
+            Loader loader(set, shuffled(), {.rank = rank, .ranks = 2}, options);
+            Loader whole_loader(whole_set, shuffled(), {.rank = rank, .ranks = 2}, options);
+            std::vector<std::uint64_t> skipped;
+            Ledger ledger, expected;
+            for (std::size_t step = 0; step < 3; ++step) {
+                Batch batch = loader.next();
+                const Batch whole = whole_loader.next();
+                for (std::size_t m = 0; m < 2; ++m) {
+                    // The whole micro-batch, with the bad samples cut out by hand.
+                    MicroBatch want{.height = 32,
+                                    .width = 32,
+                                    .pixels = {},
+                                    .boxes = {},
+                                    .labels = {},
+                                    .sample_ids = {},
+                                    .skipped = {},
+                                    .letterboxes = {}};
+                    const MicroBatch& from = whole.micro[m];
+                    for (std::uint32_t i = 0; i < from.count; ++i) {
+                        expected.enter(from.sample_ids[i]);
+                        if (bad.count(from.sample_ids[i]) > 0) {
+                            continue;
+                        }
+                        const auto begin = from.pixels.begin() + i * 32 * 32 * 3;
+                        want.pixels.insert(want.pixels.end(), begin, begin + 32 * 32 * 3);
+                        want.sample_ids.push_back(from.sample_ids[i]);
+                        want.letterboxes.push_back(from.letterboxes[i]);
+                        if (task == Task::classification) {
+                            want.labels.push_back(from.labels[i]);
+                        }
+                        for (TargetBox target : from.boxes) {
+                            if (target.image == i) {
+                                target.image = want.count;
+                                want.boxes.push_back(target);
+                            }
+                        }
+                        ++want.count;
+                    }
+                    expect_same(batch.micro[m], want, base::str(name, " step ", step, " micro-step ", m));
+                    for (const std::uint64_t id : batch.micro[m].sample_ids) {
+                        ledger.enter(id);
+                    }
+                    for (const SkippedSample& sample : batch.micro[m].skipped) {
+                        ledger.enter(sample.id);
+                        skipped.push_back(sample.id);
+                        EXPECT_EQ(bad.count(sample.id), 1u);
+                        EXPECT_TRUE(contains(sample.reason, base::str("sample ", sample.id, " (photo-", sample.id)));
+                    }
+                }
+                loader.give_back(std::move(batch));
+            }
+            EXPECT_EQ(ledger, expected);
+            seen_bad += skipped.size();
+        }
+        EXPECT_EQ(seen_bad, bad.size());
+        options.on_bad_sample = BadSamplePolicy::error;
+        Loader strict(set, shuffled(), {}, options);
+        EXPECT_THROW(
+            {
+                for (int step = 0; step < 3; ++step) {
+                    strict.next();
+                }
+            },
+            base::Error);
+    }
 }
 
 TEST_F(LoaderTest, ImpossibleOptionsAreNamed) {

@@ -96,8 +96,8 @@ TEST(Tiling, AnAnnotatedAreaShrinksInProportion) {
 TEST(Tiling, BoxesAreClippedToTheImageOrDroppedForAReason) {
     const ImageSize image{100, 50};
     const auto reason = [&](Box b) {
-        const char* dropped = clip_to_image(b, image);
-        return std::string(dropped ? dropped : "kept");
+        const Reason* dropped = clip_to_image(b, image);
+        return std::string(dropped ? dropped->name : "kept");
     };
     constexpr float nan = std::numeric_limits<float>::quiet_NaN();
     EXPECT_EQ(reason(box(0, 0, 100, 50)), "kept");
