@@ -47,8 +47,10 @@ void run_plan(const RunArguments& arguments) {
     }
     bench::run_sweep(plan, text, {.out = out, .program = own_program()});
     bench::write_sweep_report(out);
-    for (const std::string& sentence : bench::answers(bench::analyse(out))) {
-        std::cout << sentence << '\n';
+    const bench::Answer answer = bench::answer_of(bench::analyse(out));
+    std::cout << answer.headline << '\n';
+    for (const std::string& note : answer.notes) {
+        std::cout << note << '\n';
     }
     std::cout << "report   " << (out / "report.html").string() << '\n';
 }

@@ -13,6 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using base::Error;
+using base::fixed;
 using base::str;
 using nlohmann::json;
 
@@ -74,6 +75,15 @@ std::vector<double> list_of(const std::map<std::int64_t, double>& values) {
     return list;
 }
 
+std::optional<std::size_t> arm_with(const SweepInfo& info, const std::vector<std::size_t>& levels) {
+    for (std::size_t i = 0; i < info.arms.size(); ++i) {
+        if (info.arms[i].levels == levels && !info.arms[i].is_control) {
+            return i;
+        }
+    }
+    return std::nullopt;
+}
+
 }  // namespace
 
 SweepInfo read_sweep(const fs::path& directory) {
@@ -110,6 +120,7 @@ SweepInfo read_sweep(const fs::path& directory) {
             info.arms.push_back({.name = arm.at("name"),
                                  .levels = arm.at("levels").get<std::vector<std::size_t>>(),
                                  .settings = arm.at("settings"),
+                                 .command = arm.at("command"),
                                  .ranks = arm.at("ranks"),
                                  .simulates_nodes = arm.at("simulates_nodes"),
                                  .is_control = arm.at("is_control"),
@@ -133,7 +144,7 @@ SweepInfo read_sweep(const fs::path& directory) {
 }
 
 std::optional<Comparison> MetricResult::of_arm(std::size_t arm) const {
-    if (arm == 1) {
+    if (arm == control_arm) {
         return comparison.control;
     }
     const auto found = std::ranges::find(arms, arm);
@@ -159,6 +170,66 @@ std::string SweepAnalysis::mark(const SweepArm& arm) const {
         marks.emplace_back("simulated nodes");
     }
     return base::join(marks, ", ");
+}
+
+std::string SweepAnalysis::marked_name(std::size_t arm) const {
+    const std::string text = mark(info.arms[arm]);
+    return info.arms[arm].name + (text.empty() ? "" : " [" + text + "]");
+}
+
+bool is_gain(const MetricResult& metric, const Comparison& comparison) {
+    return comparison.finding == (metric.metric.lower_is_better ? Finding::lower : Finding::higher);
+}
+bool is_loss(const MetricResult& metric, const Comparison& comparison) {
+    return comparison.finding == (metric.metric.lower_is_better ? Finding::higher : Finding::lower);
+}
+
+std::string percent(double ratio) {
+    return fixed(100 * ratio, 1) + "%";
+}
+
+std::string interval_text(const Comparison& comparison) {
+    return str(percent(comparison.ratio), " (", percent(comparison.interval.low), " to ",
+               percent(comparison.interval.high), ")");
+}
+
+std::vector<FactorSteps> factor_steps(const SweepAnalysis& sweep, const MetricResult& metric) {
+    const auto& factors = sweep.info.factors;
+    std::vector<std::size_t> none(factors.size(), 0), all, cumulative = none;
+    for (const SweepFactor& factor : factors) {
+        all.push_back(factor.levels.size() - 1);
+    }
+    const auto ratio_at = [&](const std::vector<std::size_t>& levels) -> std::optional<double> {
+        const auto arm = arm_with(sweep.info, levels);
+        if (arm && *arm == baseline_arm) {
+            return 1;
+        }
+        const auto ours = arm ? metric.of_arm(*arm) : std::nullopt;
+        return ours && ours->blocks > 0 ? std::optional(ours->ratio) : std::nullopt;
+    };
+    std::vector<FactorSteps> steps;
+    std::optional<double> before = 1;
+    for (std::size_t i = 0; i < factors.size(); ++i) {
+        FactorSteps entry{.name = factors[i].name, .alone = {}, .cumulative = {}, .step = {}, .taken_out = {}};
+        std::vector<std::size_t> alone = none, without = all;
+        alone[i] = all[i];
+        without[i] = 0;
+        if (const auto arm = arm_with(sweep.info, alone)) {
+            entry.alone = metric.of_arm(*arm);
+        }
+        cumulative[i] = all[i];
+        entry.cumulative = ratio_at(cumulative);
+        if (entry.cumulative && before) {
+            entry.step = *entry.cumulative / *before;
+        }
+        before = entry.cumulative;
+        const auto whole = ratio_at(all), rest = ratio_at(without);
+        if (whole && rest) {
+            entry.taken_out = *whole / *rest;
+        }
+        steps.push_back(entry);
+    }
+    return steps;
 }
 
 SweepAnalysis analyse(const fs::path& directory) {

@@ -21,6 +21,7 @@ struct SweepArm {
     std::string name;
     std::vector<std::size_t> levels;  ///< per factor
     std::string settings;             ///< for a person
+    std::string command;              ///< that trains with them
     std::int64_t ranks = 1;
     bool simulates_nodes = false;
     bool is_control = false;
@@ -72,7 +73,32 @@ struct SweepAnalysis {
     const MetricResult* find(const std::string& metric, const std::string& measurement = "") const;
     /// "2 ranks share 1 core", "simulated nodes"; empty for results that stand for themselves.
     std::string mark(const SweepArm& arm) const;
+    /// With the mark in brackets.
+    std::string marked_name(std::size_t arm) const;
 };
+
+/// Indices in SweepInfo::arms.
+inline constexpr std::size_t baseline_arm = 0;
+inline constexpr std::size_t control_arm = 1;
+
+/// The finding, by what is better in this metric.
+bool is_gain(const MetricResult& metric, const Comparison& comparison);
+bool is_loss(const MetricResult& metric, const Comparison& comparison);
+
+/// "61.8%" of a ratio of 0.618.
+std::string percent(double ratio);
+/// "61.8% (60.1% to 62.0%)".
+std::string interval_text(const Comparison& comparison);
+
+/// A factor alone, added in order, and taken out of all: as ratios of one metric.
+struct FactorSteps {
+    std::string name;
+    std::optional<Comparison> alone;   ///< to the baseline
+    std::optional<double> cumulative;  ///< with all before it, to the baseline
+    std::optional<double> step;        ///< to the cumulative arm before
+    std::optional<double> taken_out;   ///< all / all without it: what it does in the company of all others
+};
+std::vector<FactorSteps> factor_steps(const SweepAnalysis& sweep, const MetricResult& metric);
 
 /// Per arm and block the first undisturbed launch counts, else the last that succeeded.
 SweepAnalysis analyse(const std::filesystem::path& directory);

@@ -14,21 +14,12 @@
 namespace lockstep::bench {
 namespace {
 
-using base::fixed;
 using base::str;
 using base::UsageError;
 using nlohmann::json;
 
 /// Part of a claim's distance from 1 by which ours may differ.
 constexpr double tolerance = 0.2;
-
-std::string percent(double ratio) {
-    return fixed(100 * ratio, 1) + "%";
-}
-
-std::string interval_text(const Comparison& ours) {
-    return str(percent(ours.ratio), " (", percent(ours.interval.low), " to ", percent(ours.interval.high), ")");
-}
 
 ClaimedFigure parse_figure(const toml::table& table, const std::string& where) {
     ClaimedFigure figure;

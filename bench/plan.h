@@ -91,7 +91,6 @@ struct Plan {
 /// Throws base::UsageError naming file, line, key and the nearest known key: for unknown keys and factors, for a short
 /// name whose recipe key doesn't exist yet, for a trick listed as missing that can be measured, for a level that the
 /// recipe refuses alone, and for a number of blocks at which nothing could be found.
-Plan load_plan(const std::filesystem::path& path);
 Plan parse_plan(const std::string& toml, const std::string& origin);
 
 /// The baseline, the control ("again"), then the designs' arms in their order, each set of levels once.
@@ -103,8 +102,7 @@ std::vector<Arm> arms_of(const Plan& plan, const Measurement& measurement);
 /// base::UsageError where the recipe refuses.
 std::string resolved_recipe(const Plan& plan, const Measurement& measurement, const Arm& arm, std::int64_t block);
 /// key=value for --set of that launch.
-std::vector<std::string> launch_settings(const Plan& plan, const Measurement& measurement, const Arm& arm,
-                                         std::int64_t block);
+std::vector<std::string> launch_settings(const Measurement& measurement, const Arm& arm, std::int64_t block);
 std::int32_t ranks_of(const Arm& arm);
 /// Simulated nodes: the arm's topology is overridden, so its ranks are not where it says.
 bool simulates_nodes(const Arm& arm);
@@ -129,6 +127,6 @@ std::vector<PlannedLaunch> launch_order(const Plan& plan);
 /// rank test of n blocks is 2 / 2^n, and Holm asks for 0.05 / comparisons.
 std::int64_t least_blocks(std::size_t comparisons);
 
-inline constexpr std::int64_t default_blocks = 12;
+inline constexpr std::int64_t default_blocks = 14;
 
 }  // namespace lockstep::bench

@@ -1,24 +1,14 @@
 #include "bench/record.h"
 
-#include <sys/utsname.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <fstream>
-#include <functional>
-#include <memory>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "base/resources.h"
-
-extern char** environ;
 
 namespace lockstep::bench {
 namespace {
@@ -27,93 +17,6 @@ namespace fs = std::filesystem;
 using base::Error;
 using base::str;
 using nlohmann::json;
-
-constexpr std::array<std::string_view, 12> recorded_variables = {"OMP_",      "KMP_",       "OMPI_MCA_", "UCX_",
-                                                                 "NCCL_",     "CUDA_",      "HDF5_",     "MALLOC_",
-                                                                 "TCMALLOC_", "SLURM_JOB_", "SLURM_N",   "MKL_"};
-
-/// What a command prints, without the line end; "" where it can't be run.
-std::string output_of(const std::string& command) {
-    const auto close = [](std::FILE* pipe) { pclose(pipe); };
-    const std::unique_ptr<std::FILE, decltype(close)> pipe(popen((command + " 2>/dev/null").c_str(), "r"), close);
-    std::string text;
-    std::array<char, 4096> buffer{};
-    while (pipe) {
-        const std::size_t got = std::fread(buffer.data(), 1, buffer.size(), pipe.get());
-        if (got == 0) {
-            break;
-        }
-        text.append(buffer.data(), got);
-    }
-    return std::string(base::trim(text));
-}
-
-std::string quoted(const std::string& word) {
-    std::string text = "'";
-    for (const char c : word) {
-        text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    }
-    return text + "'";
-}
-
-std::string first_line(const fs::path& path) {
-    std::ifstream file(path);
-    std::string line;
-    std::getline(file, line);
-    return line;
-}
-
-/// Type of the file system that holds `path`: of the longest mount point above it.
-std::string mount_type(const fs::path& path) {
-    std::error_code failure;
-    const std::string place = fs::weakly_canonical(path, failure).string();
-    std::ifstream mounts("/proc/self/mounts");
-    std::string best_point, best_type;
-    for (std::string line; std::getline(mounts, line);) {
-        std::istringstream words(line);
-        std::string device, point, type;
-        words >> device >> point >> type;
-        const bool is_above = point == "/" || place == point || place.starts_with(point + "/");
-        if (is_above && point.size() >= best_point.size()) {
-            best_point = point;
-            best_type = type;
-        }
-    }
-    return best_type;
-}
-
-/// Versioned file names of the libraries that decide about speed.
-json libraries_of(const std::string& program) {
-    json names = json::array();
-    std::istringstream lines(output_of("ldd " + quoted(program)));
-    for (std::string line; std::getline(lines, line);) {
-        std::istringstream words(line);
-        std::string name, arrow, path;
-        words >> name >> arrow >> path;
-        constexpr std::array<std::string_view, 10> known = {"libtorch", "libc10",         "libgomp", "libmpi.",
-                                                            "libhdf5",  "libopencv_core", "libjpeg", "libtcmalloc",
-                                                            "libc.so",  "libstdc++"};
-        if (std::ranges::any_of(known, [&](auto prefix) { return name.starts_with(prefix); })) {
-            std::error_code failure;
-            const fs::path real = fs::canonical(path, failure);
-            names.push_back(failure ? name : real.filename().string());
-        }
-    }
-    return names;
-}
-
-json allowed_environment() {
-    json variables = json::object();
-    for (char** entry = environ; *entry != nullptr; ++entry) {
-        const std::string_view text = *entry;
-        const auto equals = text.find('=');
-        if (equals != std::string_view::npos &&
-            std::ranges::any_of(recorded_variables, [&](auto prefix) { return text.starts_with(prefix); })) {
-            variables[std::string(text.substr(0, equals))] = std::string(text.substr(equals + 1));
-        }
-    }
-    return variables;
-}
 
 json outcome_json(const LaunchOutcome& outcome) {
     return {{"exit_code", outcome.exit_code},
@@ -200,7 +103,12 @@ const std::vector<SchemaField>& schema() {
                                                     {"/provenance/flags", Kind::text},
                                                     {"/provenance/libraries", Kind::texts},
                                                     {"/provenance/cpu", Kind::text},
+                                                    {"/provenance/cpu_features", Kind::texts},
                                                     {"/provenance/cores", Kind::whole},
+                                                    {"/provenance/numa_nodes", Kind::whole},
+                                                    {"/provenance/gpus", Kind::texts},
+                                                    {"/provenance/network", Kind::text_map},
+                                                    {"/provenance/preloaded", Kind::texts},
                                                     {"/provenance/kernel", Kind::text},
                                                     {"/provenance/mounts", Kind::text_map},
                                                     {"/provenance/environment", Kind::text_map},
@@ -221,6 +129,8 @@ const std::vector<SchemaField>& schema() {
                                                     {"/steps/seconds", Kind::numbers},
                                                     {"/steps/data_wait", Kind::numbers},
                                                     {"/steps/exposed", Kind::numbers},
+                                                    {"/steps/communication_core", Kind::numbers},
+                                                    {"/steps/skew", Kind::numbers},
                                                     {"/steps/loss", Kind::numbers},
                                                     {"/steps/images", Kind::numbers},
                                                     {"/warm_up/steps", Kind::whole},
@@ -264,7 +174,7 @@ std::vector<std::string> problems_of(const json& object) {
         }
     }
     const std::size_t steps = object["steps"]["seconds"].size();
-    for (const char* array : {"data_wait", "exposed", "loss", "images"}) {
+    for (const char* array : {"data_wait", "exposed", "communication_core", "skew", "loss", "images"}) {
         if (object["steps"][array].size() != steps) {
             problems.push_back(
                 str("/steps/", array, " has ", object["steps"][array].size(), " entries, /steps/seconds ", steps));
@@ -326,6 +236,8 @@ void read_run(Record& record, const fs::path& run) {
             steps.seconds.push_back(number("step_seconds"));
             steps.data_wait.push_back(number("data_wait_seconds"));
             steps.exposed.push_back(number("exposed_communication_seconds"));
+            steps.communication_core.push_back(number("communication_core_seconds"));
+            steps.skew.push_back(number("rank_skew_seconds"));
             steps.images.push_back(number("images"));
             steps.loss.push_back(line.contains("loss") && line["loss"].is_number() ? number("loss") : std::nan(""));
             losses.add(line.contains("loss") ? line["loss"].dump() : "");
@@ -350,11 +262,15 @@ void read_run(Record& record, const fs::path& run) {
         }
     }
     if (!per_image.empty()) {
-        const auto steady = [&](const std::vector<double>& values) { return sum(std::span(values).subspan(cut)); };
+        const auto share_of_time = [&](const std::vector<double>& values) {
+            return sum(std::span(values).subspan(cut)) / sum(std::span(steps.seconds).subspan(cut));
+        };
         put("seconds_per_image", median(per_image));
         put("images_per_second", 1 / median(per_image));
-        put("data_wait_fraction", steady(steps.data_wait) / steady(steps.seconds));
-        put("exposed_communication_fraction", steady(steps.exposed) / steady(steps.seconds));
+        put("data_wait_fraction", share_of_time(steps.data_wait));
+        put("exposed_communication_fraction", share_of_time(steps.exposed));
+        put("communication_core_fraction", share_of_time(steps.communication_core));
+        put("rank_skew_fraction", share_of_time(steps.skew));
         put("training_seconds", sum(steps.seconds));
         put("final_loss", steps.loss.back());
     }
@@ -408,6 +324,8 @@ std::string to_json(const Record& record) {
                           {{"seconds", record.steps.seconds},
                            {"data_wait", record.steps.data_wait},
                            {"exposed", record.steps.exposed},
+                           {"communication_core", record.steps.communication_core},
+                           {"skew", record.steps.skew},
                            {"loss", record.steps.loss},
                            {"images", record.steps.images}}},
                          {"warm_up", {{"steps", record.warm_up.steps}, {"still_drifts", record.warm_up.still_drifts}}},
@@ -470,8 +388,13 @@ Record parse_record(std::string_view text, const std::string& origin) {
                       .throttled_seconds = outcome["throttled_seconds"],
                       .disk_bytes_read = outcome["disk_bytes_read"]};
     const json& steps = object["steps"];
-    record.steps = {numbers(steps["seconds"]), numbers(steps["data_wait"]), numbers(steps["exposed"]),
-                    numbers(steps["loss"]), numbers(steps["images"])};
+    record.steps = {.seconds = numbers(steps["seconds"]),
+                    .data_wait = numbers(steps["data_wait"]),
+                    .exposed = numbers(steps["exposed"]),
+                    .communication_core = numbers(steps["communication_core"]),
+                    .skew = numbers(steps["skew"]),
+                    .loss = numbers(steps["loss"]),
+                    .images = numbers(steps["images"])};
     record.warm_up = {object["warm_up"]["steps"], object["warm_up"].value("still_drifts", false)};
     return record;
 }
@@ -488,43 +411,6 @@ std::vector<Record> read_records(const fs::path& directory) {
     }
     std::ranges::sort(records, {}, &Record::order);
     return records;
-}
-
-std::string data_hash(const fs::path& directory) {
-    const fs::path index = directory / "index.h5";
-    if (!fs::exists(index)) {
-        return {};
-    }
-    return base::Hash64().add(std::span<const std::uint8_t>(base::MappedFile(index).bytes())).hex();
-}
-
-std::string provenance_json(const std::string& program, const std::vector<fs::path>& places) {
-    const std::string changes = output_of("git diff HEAD");
-    utsname system{};
-    uname(&system);
-    json mounts = json::object();
-    for (const fs::path& place : places) {
-        mounts[place.string()] = mount_type(place);
-    }
-    std::string program_hash;
-    if (fs::is_regular_file(program)) {
-        program_hash = base::Hash64().add(base::MappedFile(program).bytes()).hex();
-    }
-    const json object = {{"commit", output_of("git rev-parse HEAD")},
-                         {"changes_hash", changes.empty() ? "" : base::Hash64().add(changes).hex()},
-                         {"program_hash", program_hash},
-                         {"compiler", "g++ " __VERSION__},
-                         {"flags", LOCKSTEP_BUILD_FLAGS},
-                         {"libraries", libraries_of(program)},
-                         {"host", base::host_name()},
-                         {"cpu", base::cpu_model()},
-                         {"cores", base::usable_cores()},
-                         {"memory_mib", base::available_memory_bytes() >> 20},
-                         {"kernel", str(system.sysname, " ", system.release)},
-                         {"governor", first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")},
-                         {"mounts", mounts},
-                         {"environment", allowed_environment()}};
-    return object.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 }  // namespace lockstep::bench

@@ -16,7 +16,7 @@ inline constexpr std::int64_t record_version = 1;
 
 /// What one step after the other took, in the run's own order.
 struct StepArrays {
-    std::vector<double> seconds, data_wait, exposed, loss, images;
+    std::vector<double> seconds, data_wait, exposed, communication_core, skew, loss, images;
 };
 
 enum class LaunchStatus { ok, failed, timed_out };
@@ -42,7 +42,7 @@ struct Record {
     std::string recipe_hash;  ///< of that text
     std::int64_t seed = 0;
     std::map<std::string, std::string> data_hashes;  ///< directory -> hash of its index
-    /// Commit, build, libraries, machine, mounts and allow-listed environment: a JSON object as text.
+    /// As provenance.h makes it: a JSON object as text.
     std::string provenance = "{}";
 
     LaunchStatus status = LaunchStatus::failed;
@@ -55,8 +55,8 @@ struct Record {
     WarmUp warm_up;
     std::string loss_digest;  ///< hash of all losses: the same for the same arithmetic in the same order
     /// By name: seconds_per_image, images_per_second, memory_mib, startup_seconds, data_wait_fraction,
-    /// exposed_communication_fraction, final_loss, training_seconds, evaluation_seconds, and the run's own scores
-    /// (AP50, AP, accuracy, ...). Only what the run could tell.
+    /// exposed_communication_fraction, communication_core_fraction, rank_skew_fraction, final_loss, training_seconds,
+    /// evaluation_seconds, and the run's own scores (AP50, AP, accuracy, ...). Only what the run could tell.
     std::map<std::string, double> metrics;
 };
 
@@ -71,10 +71,5 @@ std::vector<std::string> record_problems(std::string_view json);
 Record parse_record(std::string_view json, const std::string& origin);
 /// All of DIR/records, in the order in which they were made.
 std::vector<Record> read_records(const std::filesystem::path& directory);
-
-/// What a sweep's launches share: see Record::provenance. `program` is what is launched; `data` are directories.
-std::string provenance_json(const std::string& program, const std::vector<std::filesystem::path>& places);
-/// Of a data set's index file, which has a checksum of every sample; "" where there is none.
-std::string data_hash(const std::filesystem::path& directory);
 
 }  // namespace lockstep::bench

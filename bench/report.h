@@ -6,12 +6,20 @@
 
 #include "bench/analysis.h"
 #include "bench/claims.h"
+#include "bench/report_table.h"
 
 namespace lockstep::bench {
 
-/// The first screen: what to switch on, what it gains, what gains nothing, and what this sweep could not tell. A
-/// sentence each, plain text.
-std::vector<std::string> answers(const SweepAnalysis& sweep);
+/// The first screen: what to switch on, and what it gains. Plain text.
+struct Answer {
+    std::string headline;
+    std::string command;  ///< that trains with it; empty where nothing is to be switched on
+    ReportTable table;    ///< each arm with an advice, the best first; of many arms some
+    std::vector<std::string> notes;
+};
+/// The headline's arm is the fastest that is shown to be faster, or else to take less memory. Arms that cost accuracy,
+/// share cores or simulate nodes are no candidates.
+Answer answer_of(const SweepAnalysis& sweep);
 
 std::string markdown_report(const SweepAnalysis& sweep, const std::vector<Verdict>& verdicts);
 /// One page without a network: figures as inline SVG, each with a caption; light, dark and on paper.

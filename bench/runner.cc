@@ -20,6 +20,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/resources.h"
+#include "bench/provenance.h"
 #include "trainer/recipe.h"
 
 namespace lockstep::bench {
@@ -192,13 +193,17 @@ std::string launch_id(std::int64_t order, const Measurement& measurement, std::i
 class Sweep {
   public:
     Sweep(const Plan& plan, const std::string& plan_text, const RunnerOptions& options)
-        : plan_(plan), options_(options), hash_(plan_hash(plan_text)), history_(plan, read_records(options.out)) {
+        : plan_(plan),
+          options_(options),
+          hash_(plan_hash(plan_text)),
+          public_text_(options.program, options.out),
+          history_(plan, read_records(options.out)) {
         for (const Measurement& measurement : plan.measurements) {
             arms_.push_back(arms_of(plan, measurement));
         }
         order_ = launch_order(plan);
         const trainer::Recipe recipe = trainer::load_recipe(plan.recipe);
-        provenance_ = provenance_json(options.program, {options.out, recipe.data.train});
+        provenance_ = provenance_json(options.program, {{"sweep", options.out}, {"data", recipe.data.train}});
     }
 
     void run() {
@@ -270,7 +275,6 @@ class Sweep {
         record.id = launch_id(record.order, measurement, planned.block, planned.arm, record.attempt);
         record.ranks = ranks_of(arm);
         record.recipe = resolved_recipe(plan_, measurement, arm, planned.block);
-        record.recipe_hash = base::Hash64().add(record.recipe).hex();
         record.provenance = provenance_;
         const trainer::Recipe recipe = trainer::parse_recipe(record.recipe, record.id);
         record.seed = recipe.seed;
@@ -283,7 +287,7 @@ class Sweep {
         fs::remove_all(run);  // of a launch that was killed with its runner
         fs::create_directories(run);
         record.command = {options_.program, "train", plan_.recipe.string()};
-        for (const std::string& setting : launch_settings(plan_, measurement, arm, planned.block)) {
+        for (const std::string& setting : launch_settings(measurement, arm, planned.block)) {
             record.command.insert(record.command.end(), {"--set", setting});
         }
         record.command.insert(record.command.end(), {"--out", run.string()});
@@ -321,13 +325,30 @@ class Sweep {
         } else {
             base::log_warning(str(arm.name, ", block ", planned.block, " failed: ", record.reason));
         }
+        make_public(record);
         base::write_whole(options_.out / "records" / (record.id + ".json"), to_json(record));
         history_.add(std::move(record));
+    }
+
+    /// A record is made to be published.
+    void make_public(Record& record) const {
+        const auto make = [&](std::string& text) { text = public_text_.of(std::move(text)); };
+        std::ranges::for_each(record.command, make);
+        std::ranges::for_each(record.warnings, make);
+        make(record.reason);
+        make(record.recipe);
+        record.recipe_hash = base::Hash64().add(record.recipe).hex();
+        std::map<std::string, std::string> hashes;
+        for (const auto& [data, hash] : record.data_hashes) {
+            hashes[public_text_.of(data)] = hash;
+        }
+        record.data_hashes = std::move(hashes);
     }
 
     const Plan& plan_;
     const RunnerOptions& options_;
     std::string hash_, provenance_;
+    PublicText public_text_;
     History history_;
     std::vector<std::vector<Arm>> arms_;
     std::vector<PlannedLaunch> order_;
@@ -357,6 +378,22 @@ std::string settings_text(const Settings& settings) {
         parts.push_back(str("env.", name, "=", value));
     }
     return parts.empty() ? "as the recipe says" : base::join(parts, " ");
+}
+
+/// The training of an arm as one types it.
+std::string command_text(const std::string& recipe, const Arm& arm) {
+    std::string text;
+    for (const auto& [name, value] : arm.settings.environment) {
+        text += str(name, "=", value, " ");
+    }
+    if (ranks_of(arm) > 1) {
+        text += str("mpirun -np ", ranks_of(arm), " ");
+    }
+    text += "lockstep train " + recipe;
+    for (const auto& [key, value] : arm.settings.recipe) {
+        text += str(" --set '", key, "=", value, "'");
+    }
+    return text;
 }
 
 }  // namespace
@@ -406,6 +443,7 @@ std::string sweep_json(const Plan& plan, const std::string& plan_text) {
         arms.push_back({{"name", arm.name},
                         {"levels", arm.levels},
                         {"settings", settings_text(arm.settings)},
+                        {"command", command_text(plan.recipe.string(), arm)},
                         {"ranks", ranks_of(arm)},
                         {"simulates_nodes", simulates_nodes(arm)},
                         {"impossible", arm.impossible},
@@ -508,7 +546,8 @@ void run_sweep(const Plan& plan, const std::string& plan_text, const RunnerOptio
     } else {
         base::write_whole(kept_plan, plan_text);
     }
-    base::write_whole(options.out / "sweep.json", sweep_json(plan, plan_text));
+    const PublicText public_text(options.program, options.out);
+    base::write_whole(options.out / "sweep.json", public_text.of(sweep_json(plan, plan_text)));
     Sweep(plan, plan_text, options).run();
 }
 

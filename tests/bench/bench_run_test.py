@@ -3,7 +3,9 @@
 import json
 import os
 import pathlib
+import random
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -11,6 +13,8 @@ import tempfile
 import time
 import unittest
 import zlib
+
+import report_page_test
 
 LOCKSTEP, CHECKOUT = sys.argv[1], pathlib.Path(sys.argv[2])
 ARTICLES = "/usr/share/datasets/fashion-mnist"
@@ -43,11 +47,18 @@ class Smoke(unittest.TestCase):
     def tearDownClass(cls):
         cls.temporary.cleanup()
 
+    @staticmethod
+    def environment():
+        """Without the launcher's variables of a test that was started under one."""
+        return {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "SLURM_"))}
+
     @classmethod
     def lockstep(cls, *words):
-        # Not the launcher's variables of a test that was started under one.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "SLURM_"))}
-        return subprocess.run([LOCKSTEP, *map(str, words)], capture_output=True, text=True, cwd=cls.folder, env=environment, timeout=900)
+        return subprocess.run([LOCKSTEP, *map(str, words)], capture_output=True, text=True, cwd=cls.folder, env=cls.environment(),
+                              timeout=900)
+
+    def records(self, sweep):
+        return {path.stem: json.loads(path.read_text()) for path in sorted((self.folder / sweep / "records").iterdir())}
 
     def test_a_sweep_from_dry_run_to_comparison(self):
         plan = "bench/plans/smoke.toml"
@@ -61,7 +72,7 @@ class Smoke(unittest.TestCase):
         run = self.lockstep("bench", "run", plan, "--out", "sweep")
         seconds = time.monotonic() - begin
         self.assertEqual(0, run.returncode, run.stderr)
-        records = [json.loads(path.read_text()) for path in sorted((self.folder / "sweep/records").iterdir())]
+        records = list(self.records("sweep").values())
         self.assertGreaterEqual(len(records), 5, "at least the first block")
         print(f"{len(records)} launches in {seconds:.0f} s", file=sys.stderr)
         for record in records:
@@ -83,14 +94,59 @@ class Smoke(unittest.TestCase):
         verdicts = json.loads((sweep / "verdicts.json").read_text())["claims"]
         self.assertLessEqual({row["verdict"] for row in verdicts}, VERDICTS)
         self.assertEqual(31, len(verdicts))
+        for path in [*sweep.glob("records/*"), *sweep.glob("report.*"), sweep / "sweep.json", sweep / "verdicts.json"]:
+            for private in (str(self.folder), str(CHECKOUT), str(pathlib.Path(LOCKSTEP).parent)):
+                self.assertNotIn(private, path.read_text(), path)
         page = (sweep / "report.html").read_text()
         self.assertEqual(page.count("<figure>"), page.count("<figcaption>"))
         self.assertIsNone(re.search(r"https?:|src=|<script|<link|@import", page))
         self.assertIn("graph", (sweep / "report.md").read_text())
 
+        if report_page_test.program():
+            self.assertEqual([], report_page_test.problems_of(sweep / "report.html"))
+        else:
+            print("no chromium here: the page was not opened", file=sys.stderr)
+
         same = self.lockstep("bench", "compare", "sweep", "sweep", "--check")
         self.assertEqual(0, same.returncode, same.stderr)
         self.assertIn("0 regressions", same.stdout)
+
+    def test_a_killed_runner_goes_on_and_a_failing_arm_is_a_row(self):
+        (self.folder / "plan.toml").write_text("""
+            title = "Killed"
+            recipe = "bench/plans/smoke_recipe.toml"
+            attempts = 1
+            [speed]
+            blocks = 6
+            steps = 8
+            [factors.weights]
+            initial_weights = ["", "nowhere.safetensors"]
+            """)
+        chance = random.Random(5)
+        seen = {}
+        for _ in range(3):
+            runner = subprocess.Popen([LOCKSTEP, "bench", "run", "plan.toml", "--out", "killed"], cwd=self.folder, env=self.environment(),
+                                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            begun = time.monotonic()
+            while len(list(self.folder.glob("killed/records/*"))) == len(seen) and time.monotonic() - begun < 120:
+                time.sleep(0.05)
+            time.sleep(chance.uniform(0, 3))
+            runner.send_signal(signal.SIGKILL)
+            runner.wait()
+            now = self.records("killed")
+            self.assertGreater(len(now), len(seen))
+            self.assertEqual(seen, {name: now[name] for name in seen}, "what was recorded stays")
+            seen = now
+        last = self.lockstep("bench", "run", "plan.toml", "--out", "killed")
+        self.assertEqual(0, last.returncode, last.stderr)
+        self.assertIn("Failed: weights: exit code", last.stdout)
+        records = self.records("killed")
+        places = [(record["block"], record["arm"]) for record in records.values()]
+        self.assertEqual(len(places), len(set(places)), "nothing was launched twice")
+        self.assertEqual(6 + 6 + 2, len(places))
+        for record in records.values():
+            self.assertEqual("failed" if record["arm"] == "weights" else "ok", record["status"], record["reason"])
+        self.assertIn("nowhere.safetensors", (self.folder / "killed/report.md").read_text())
 
     def test_wrong_calls_say_what_to_do(self):
         (self.folder / "wrong.toml").write_text('title = "t"\nrecipe = "bench/plans/smoke_recipe.toml"\n[speed]\n[factors.q]\nquantisation = ["a", "b"]\n')

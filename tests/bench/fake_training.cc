@@ -4,6 +4,7 @@
 //   FAKE_FAILS_WITH=precision=bf16   fails where this setting is given
 //   FAKE_LEAVES_CHILD=FILE     leaves a child in a session of its own, and its id in FILE
 //   FAKE_IGNORES_TERM=1        and goes on
+//   FAKE_SAYS=TEXT             prints it
 #include <unistd.h>
 
 #include <algorithm>
@@ -73,6 +74,9 @@ int main(int argc, char** argv) {
         }
     }
     std::cerr << "[warning] a planted warning\n";
+    if (const std::string text = environment("FAKE_SAYS"); !text.empty()) {
+        std::cerr << text << '\n';
+    }
     std::ofstream(out / "summary.json") << "{\"model\": \"yolov10n\", \"metrics\": {\"AP50\": 0.5, \"APl\": -1}}";
     return 0;
 }

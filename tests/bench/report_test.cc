@@ -38,13 +38,13 @@ struct MadeSweep {
         }
         info.measurements = {{"speed", 12, {}}};
         const std::vector<std::size_t> none(factors.size(), 0);
-        info.arms.push_back({.name = "baseline", .levels = none, .settings = "as the recipe says", .impossible = {}});
-        info.arms.push_back({.name = "again", .levels = none, .settings = "", .is_control = true, .impossible = {}});
+        info.arms.push_back({.name = "baseline", .levels = none, .settings = "as the recipe says", .command = "lockstep train recipe.toml", .impossible = {}});
+        info.arms.push_back({.name = "again", .levels = none, .settings = "", .command = "", .is_control = true, .impossible = {}});
         add_launches("baseline", 1, 1);
         add_launches("again", 1, 1);
     }
     SweepArm& add_arm(const std::string& name, const std::vector<std::size_t>& levels, double time, double memory) {
-        info.arms.push_back({.name = name, .levels = levels, .settings = name + "=on", .impossible = {}});
+        info.arms.push_back({.name = name, .levels = levels, .settings = name + "=on", .command = "train " + name, .impossible = {}});
         add_launches(name, time, memory);
         return info.arms.back();
     }
@@ -270,27 +270,48 @@ SweepAnalysis rich_sweep() {
         made.add_launches(arm, 1, 1, "accuracy", 3, score);
     }
     made.info.arms.push_back(
-        {.name = "refused", .levels = {1, 0, 1}, .settings = "x", .impossible = "the recipe says no"});
+        {.name = "refused", .levels = {1, 0, 1}, .settings = "x", .command = "", .impossible = "the recipe says no"});
     made.info.missing = {{"graph", "no captured step yet"}};
     return made.analysed();
 }
 
 TEST(Report, FirstScreenSaysWhatToSwitchOnAndWhatItGains) {
     const SweepAnalysis sweep = rich_sweep();
-    const auto sentences = answers(sweep);
-    EXPECT_TRUE(sentences[0].starts_with("Switch on precision + ranks: ")) << sentences[0];
-    EXPECT_TRUE(base::contains(sentences[0], "training time "));
-    EXPECT_TRUE(base::contains(sentences[0], "accuracy not measured")) << "no speed without it";
-    const std::string all = base::join(sentences, "\n");
-    EXPECT_TRUE(base::contains(all, "Slower, leave off for speed: zero (+"));
-    EXPECT_TRUE(base::contains(all, "Takes less memory: precision (−"));
-    EXPECT_TRUE(base::contains(all, "Failed: refused: the recipe says no."));
-    EXPECT_TRUE(base::contains(all, "all [4 ranks share 2 cores]"));
-    EXPECT_TRUE(base::contains(all, "all without precision [simulated nodes]"));
+    const Answer answer = answer_of(sweep);
+    EXPECT_TRUE(answer.headline.starts_with("Switch on precision + ranks: training then takes ")) << answer.headline;
+    EXPECT_TRUE(base::contains(answer.headline, "accuracy not measured; loss 3.500, the baseline's 3.500"))
+        << "no speed without it";
+    EXPECT_EQ(answer.command, "train precision + ranks");
+    const auto advice = [&](const std::string& arm) {
+        const auto row = std::ranges::find_if(answer.table.rows, [&](const auto& cells) { return cells[0] == arm; });
+        return row == answer.table.rows.end() ? "not there" : (*row)[1];
+    };
+    EXPECT_EQ(answer.table.rows[0][0], "precision + ranks");
+    EXPECT_EQ(advice("precision + ranks"), "switch on: faster");
+    EXPECT_EQ(advice("precision"), "switch on: faster, and less memory");
+    EXPECT_EQ(advice("zero"), "only where memory is short: slower");
+    EXPECT_EQ(advice("all"), "not judged: 4 ranks share 2 cores");
+    EXPECT_EQ(advice("all without precision"), "not judged: simulated nodes");
+    const std::string notes = base::join(answer.notes, "\n");
+    EXPECT_TRUE(base::contains(notes, "100% is the baseline, recipe.toml (as the recipe says): "));
+    EXPECT_TRUE(base::contains(notes, "Failed: refused: the recipe says no."));
     MadeSweep nothing({"precision"});
     nothing.add_arm("precision", {1}, 1, 1);
-    EXPECT_TRUE(base::contains(answers(nothing.analysed())[0], "Nothing here is shown to be faster"));
-    EXPECT_TRUE(base::contains(answers(nothing.analysed())[0], "could have found a difference of "));
+    EXPECT_TRUE(base::contains(answer_of(nothing.analysed()).headline, "Nothing here is shown to be faster"));
+    EXPECT_TRUE(base::contains(answer_of(nothing.analysed()).headline, "could have found a difference in time of "));
+    EXPECT_EQ(answer_of(nothing.analysed()).command, "");
+}
+
+TEST(Report, AnArmThatCostsAccuracyIsNotRecommended) {
+    MadeSweep made({"precision", "bucket"});
+    made.add_arm("precision", {1, 0}, 0.5, 0.8);
+    made.add_arm("bucket", {0, 1}, 0.9, 1);
+    for (const auto& [arm, score] : {std::pair{"baseline", 0.8}, {"again", 0.8}, {"precision", 0.6}, {"bucket", 0.8}}) {
+        made.add_launches(arm, 1, 1, "accuracy", 3, score);
+    }
+    const Answer answer = answer_of(made.analysed());
+    EXPECT_TRUE(answer.headline.starts_with("Switch on bucket: ")) << answer.headline;
+    EXPECT_EQ(answer.table.rows.back()[1], "costs accuracy");
 }
 
 TEST(Report, MarkdownHasEverySection) {
@@ -389,6 +410,12 @@ TEST(Report, HtmlIsWellFormedSelfContainedAndCaptioned) {
     EXPECT_TRUE(base::contains(html, "Hollow points are no scaling"));
 }
 
+/// bench/report_page opens it in a browser.
+TEST(Report, WritesThePageThatABrowserIsShown) {
+    const SweepAnalysis sweep = rich_sweep();
+    base::write_whole(REPORT_PAGE, html_report(sweep, judge_claims(published_claims(), sweep)));
+}
+
 TEST(Report, OfASweepWithoutAnySuccess) {
     MadeSweep made({"precision"});
     for (Record& record : made.records) {
@@ -397,7 +424,7 @@ TEST(Report, OfASweepWithoutAnySuccess) {
         record.metrics.clear();
     }
     const SweepAnalysis sweep = made.analysed();
-    EXPECT_TRUE(base::contains(answers(sweep)[0], "nothing can be said yet"));
+    EXPECT_TRUE(base::contains(answer_of(sweep).headline, "nothing can be said yet"));
     EXPECT_EQ(Page(html_report(sweep, judge_claims(published_claims(), sweep))).problems, std::vector<std::string>{});
     made.records.clear();
     EXPECT_EQ(Page(html_report(made.analysed(), judge_claims(published_claims(), made.analysed()))).problems,

@@ -16,6 +16,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/random.h"
+#include "base/resources.h"
+#include "bench/provenance.h"
 #include "tests/base/scratch.h"
 
 namespace lockstep::bench {
@@ -242,6 +244,36 @@ TEST_F(RunnerTest, PredictsFromLaunchesOrFromThePlan) {
     EXPECT_EQ(predicted_seconds(guessed, {record}), 11 * 2);
 }
 
+TEST_F(RunnerTest, NothingThatIsPublishedNamesTheMachineOrAPlaceOnIt) {
+    setenv("FAKE_SAYS", ("[warning] in " + (scratch_ / "out").string() + " on " + base::host_name()).c_str(), 1);
+    const fs::path before = fs::current_path();
+    fs::current_path(scratch_.path());
+    run(plan_text("[speed]\nblocks = 6\n"));
+    fs::current_path(before);
+    unsetenv("FAKE_SAYS");
+    const auto made = records();
+    ASSERT_EQ(made.size(), 12u);
+    EXPECT_EQ(made[0].command[0], "fake_training");
+    EXPECT_EQ(made[0].command.back(), "runs/" + made[0].id);
+    EXPECT_EQ(made[0].warnings.back(), "[warning] in . on HOST");
+    std::vector<std::string> texts = {base::read_text(scratch_ / "out" / "sweep.json")};
+    for (const Record& record : made) {
+        texts.push_back(to_json(record));
+    }
+    for (const std::string& text : texts) {
+        EXPECT_EQ(text.find(scratch_.path().string()), std::string::npos);
+        EXPECT_EQ(text.find(fs::path(FAKE_TRAINING).parent_path().string()), std::string::npos);
+    }
+}
+
+TEST(PublicTextTest, LeavesWordsThatHoldTheNameOfTheMachine) {
+    const PublicText text("/opt/bin/lockstep", "/elsewhere/sweep");
+    const std::string host = base::host_name();
+    EXPECT_EQ(text.of("/opt/bin/lockstep train --out /elsewhere/sweep/runs/1"), "lockstep train --out runs/1");
+    EXPECT_EQ(text.of("on " + host + ": x" + host + "y"), "on HOST: x" + host + "y");
+    EXPECT_EQ(text.of(fs::current_path().string() + "/data"), "data");
+}
+
 TEST_F(RunnerTest, RecordsAreValidAndReadBack) {
     run(plan_text("[speed]\nblocks = 6\n"));
     const fs::path file = fs::directory_iterator(scratch_ / "out" / "records")->path();
@@ -259,9 +291,9 @@ TEST_F(RunnerTest, RecordsAreValidAndReadBack) {
         for (const auto& [name, value] : object.items()) {
             const auto here = at / name;
             static const std::set<std::string> open = {"/provenance/environment", "/provenance/mounts", "/metrics",
-                                                       "/data_hashes"};
-            static const std::set<std::string> optional = {"/provenance/host", "/provenance/memory_mib",
-                                                           "/provenance/governor", "/warm_up/still_drifts"};
+                                                       "/data_hashes", "/provenance/network"};
+            static const std::set<std::string> optional = {"/provenance/available_memory_mib", "/provenance/governor",
+                                                           "/warm_up/still_drifts"};
             if (optional.contains(here.to_string())) {
                 continue;
             }
