@@ -170,6 +170,7 @@ int bench_collectives(const CollectivesArguments& arguments) {
 void add_bench_command(CLI::App& app, const std::vector<std::string>& command_line) {
     CLI::App* bench = app.add_subcommand("bench", "Measure what a part of Lockstep, or a trick, is worth here");
     bench->require_subcommand(1);
+    add_bench_run_commands(*bench);
     auto arguments = std::make_shared<CollectivesArguments>();
     CLI::App* command = bench->add_subcommand("collectives", "Time all-reduce and its kin beside a plain copy");
     command->add_option("--ranks", arguments->ranks, "ranks to start; under mpirun there are as many as it started")

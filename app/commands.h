@@ -25,5 +25,7 @@ void add_model_command(CLI::App& app);
 void add_bench_command(CLI::App& app, const std::vector<std::string>& command_line);
 /// Below `bench`.
 void add_bench_loader_command(CLI::App& bench);
+/// run, report and compare, below `bench`.
+void add_bench_run_commands(CLI::App& bench);
 
 }  // namespace lockstep::app

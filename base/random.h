@@ -12,6 +12,7 @@ enum class RandomPurpose : std::uint32_t {
     mosaic = 3,
     initialisation = 4,
     composition = 5,
+    measurement = 6,  ///< order of launches, resampling
     test = 99
 };
 
