@@ -680,7 +680,6 @@ json Trainer::State::epoch_line(std::uint64_t epoch, std::uint64_t steps) const 
     if (preprocessed) {  // it holds every sample, so that what memory doesn't have comes from there
         line["disk_cache_hit_rate"] = 1;
     }
-    cache_use_before_epoch = cache_use;
     if (epoch_sums.skipped > 0) {
         line["skipped_samples"] = epoch_sums.skipped;
     }
@@ -891,6 +890,7 @@ void Trainer::State::close_epoch_sums() {
     training_images += epoch_sums.images;
     epoch_sums = {};
     sent_before_epoch = sent_so_far();
+    cache_use_before_epoch = cache_use;
 }
 
 void Trainer::State::finish_run() {
@@ -904,7 +904,7 @@ void Trainer::State::finish_run() {
         if (is_first()) {
             run->log_metrics(line);
         }
-    } else if (validation && evaluated_at != progress.optimizer_steps) {
+    } else if (validation && (evaluated_at != progress.optimizer_steps || stopped_early())) {  // without pictures
         last_evaluation = evaluate(report_pictures);
     }
     last_resource_reading = 0;

@@ -38,13 +38,19 @@ struct MadeSweep {
         }
         info.measurements = {{"speed", 12, {}}};
         const std::vector<std::size_t> none(factors.size(), 0);
-        info.arms.push_back({.name = "baseline", .levels = none, .settings = "as the recipe says", .command = "lockstep train recipe.toml", .impossible = {}});
-        info.arms.push_back({.name = "again", .levels = none, .settings = "", .command = "", .is_control = true, .impossible = {}});
+        info.arms.push_back({.name = "baseline",
+                             .levels = none,
+                             .settings = "as the recipe says",
+                             .command = "lockstep train recipe.toml",
+                             .impossible = {}});
+        info.arms.push_back(
+            {.name = "again", .levels = none, .settings = "", .command = "", .is_control = true, .impossible = {}});
         add_launches("baseline", 1, 1);
         add_launches("again", 1, 1);
     }
     SweepArm& add_arm(const std::string& name, const std::vector<std::size_t>& levels, double time, double memory) {
-        info.arms.push_back({.name = name, .levels = levels, .settings = name + "=on", .command = "train " + name, .impossible = {}});
+        info.arms.push_back(
+            {.name = name, .levels = levels, .settings = name + "=on", .command = "train " + name, .impossible = {}});
         add_launches(name, time, memory);
         return info.arms.back();
     }
