@@ -114,7 +114,7 @@ void bench_loader(const LoaderArguments& arguments) {
     if (recipe.scaling.rule != "fixed") {
         throw base::UsageError(
             base::str("bench loader measures images of one fixed size, and the recipe has scaling.rule = \"",
-                      recipe.scaling.rule, "\"; give --set scaling.rule=fixed"));
+                      recipe.scaling.rule, "\"; give a recipe without [scaling]"));
     }
     const unsigned cores = base::usable_cores();
     bench::LoaderPlan plan;

@@ -371,7 +371,8 @@ class Pipeline {
 };
 
 /// The effective batches of an epoch, and of the next, without end.
-Planner endless_plan(BatchOrder order, Share share, std::uint64_t accumulate, std::uint64_t epoch, std::uint64_t step) {
+Planner endless_plan(const BatchOrder& order, Share share, std::uint64_t accumulate, std::uint64_t epoch,
+                     std::uint64_t step) {
     return [=, now = std::shared_ptr<const BatchesOfEpoch>()]() mutable -> std::optional<BatchPlan> {
         if (step == order.steps_per_epoch()) {
             ++epoch;
@@ -402,8 +403,7 @@ Planner plan_once(const Dataset& dataset, PositionRange range, const SequentialO
     auto plans = std::make_shared<std::deque<BatchPlan>>();
     const auto close = [&](BatchPlan& plan) {
         plan.step = plans->size();
-        plans->push_back(std::move(plan));
-        plan.micro.clear();
+        plans->push_back(std::exchange(plan, BatchPlan{}));
     };
     for (std::uint64_t id = range.begin; id < range.end; ++id) {
         Canvas canvas = Canvas::square(options.image_size);
