@@ -413,7 +413,7 @@ const std::vector<ShortName>& short_names() {
                                                  {"order", "data.order"},
                                                  {"cache", "data.cache_mib"},
                                                  {"shared_cache", "data.shared_cache"},
-                                                 {"scaling", "data.scaling"},
+                                                 {"scaling", "scaling.rule"},
                                                  {"graph", "graph"},
                                                  {"fused", "fused"},
                                                  {"batch_norm", "batch_norm"},
