@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/toml_literal.h"
 #include "trainer/models/model_names.h"
 
 namespace lockstep::trainer {
@@ -285,32 +286,6 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
           Bounds{0, 1e9}, Effect::none);
 }
 
-std::string toml_value(const std::string& value) {
-    std::string quoted = "\"";
-    for (char c : value) {
-        if (c == '"' || c == '\\') {
-            quoted += '\\';
-        }
-        quoted += c;
-    }
-    return quoted + '"';
-}
-std::string toml_value(bool value) {
-    return value ? "true" : "false";
-}
-std::string toml_value(std::int64_t value) {
-    return str(value);
-}
-std::string toml_value(double value) {
-    std::ostringstream out;
-    out.precision(std::numeric_limits<double>::max_digits10);
-    out << value;
-    std::ostringstream brief;  // 0.1 rather than 0.10000000000000001, where that reads back the same
-    brief << value;
-    const std::string text = std::stod(brief.str()) == value ? brief.str() : out.str();
-    return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
-}
-
 std::string allowed_text(const Choices& choices) {
     return choices.empty() ? "" : "one of " + base::join(choices, ", ");
 }
@@ -483,7 +458,7 @@ Recipe parse_recipe(const std::string& toml, const std::string& origin, std::spa
         try {
             table = toml::parse(str(key, " = ", value));
         } catch (const toml::parse_error&) {
-            table = parse_toml(str(key, " = ", toml_value(value)), option);  // a bare word is a string
+            table = parse_toml(str(key, " = ", base::toml_literal(value)), option);  // a bare word is a string
         }
         apply(recipe, table, option);
     }
@@ -631,19 +606,19 @@ std::string to_toml(const Recipe& recipe) {
             section = own_section;
             text += str("\n[", section, "]\n");
         }
-        text += str(dot == std::string::npos ? key : key.substr(dot + 1), " = ", toml_value(field), "\n");
+        text += str(dot == std::string::npos ? key : key.substr(dot + 1), " = ", base::toml_literal(field), "\n");
     });
     return text;
 }
 
 std::vector<FieldDescription> describe(const Recipe& recipe) {
     std::vector<FieldDescription> fields;
-    for_each_field(recipe,
-                   [&](const std::string& key, const auto& field, const char* meaning, const auto& allowed, Effect) {
-                       using Field = std::remove_cvref_t<decltype(field)>;
-                       const std::string text = allowed_text(allowed);
-                       fields.push_back({key, toml_value(field), meaning, text.empty() ? type_name<Field>() : text});
-                   });
+    for_each_field(
+        recipe, [&](const std::string& key, const auto& field, const char* meaning, const auto& allowed, Effect) {
+            using Field = std::remove_cvref_t<decltype(field)>;
+            const std::string text = allowed_text(allowed);
+            fields.push_back({key, base::toml_literal(field), meaning, text.empty() ? type_name<Field>() : text});
+        });
     return fields;
 }
 
@@ -654,7 +629,7 @@ std::vector<std::pair<std::string, std::string>> training_settings(const Recipe&
     std::vector<std::pair<std::string, std::string>> settings;
     for_each_field(recipe, [&](const std::string& key, const auto& field, const char*, const auto&, Effect effect) {
         if (effect == Effect::training) {
-            settings.emplace_back(key, toml_value(field));
+            settings.emplace_back(key, base::toml_literal(field));
         }
     });
     return settings;

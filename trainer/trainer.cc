@@ -161,6 +161,7 @@ struct Trainer::State {
                            std::span<const at::Tensor> own_losses) const;
     void take_result(json& line);
     bool is_at_end() const;
+    bool has_ended() const;
     bool stopped_early() const;
     std::vector<double> divisors(const comm::Denominators& counts, std::uint64_t images) const;
     bool has_pixel_budget() const { return recipe.scaling.pixel_budget > 0; }
@@ -356,7 +357,7 @@ double Trainer::State::average_decay() const {
 void Trainer::State::start_run_directory(const RunStart& start) {
     if (start.checkpoint) {
         remove_checkpoints_after(run_path, progress.optimizer_steps);
-        run = RunDirectory::resume(run_path, progress.optimizer_steps);
+        run = RunDirectory::resume(run_path, progress.optimizer_steps, !has_ended());
     } else if (start.may_start_over && holds_run(run_path)) {
         base::log_warning(str(run_path.string(), " holds a run that left no whole checkpoint; it starts over"));
         remove_checkpoints_after(run_path, 0);
@@ -804,6 +805,11 @@ bool Trainer::State::is_at_end() const {
     return progress.epoch >= static_cast<std::uint64_t>(recipe.epochs) || reached_step_limit() || stopped_early();
 }
 
+/// And has said so.
+bool Trainer::State::has_ended() const {
+    return is_at_end() && fs::exists(run_path / "summary.json");
+}
+
 bool Trainer::State::stopped_early() const {
     return recipe.evaluation.patience > 0 &&
            progress.evaluations_since_best >= static_cast<std::uint64_t>(recipe.evaluation.patience);
@@ -1015,7 +1021,7 @@ void Trainer::State::finish_run() {
 /// Collective. A run that has reached its end and says so is left as it is; one that was killed before it could is
 /// finished.
 bool Trainer::State::nothing_is_left() {
-    std::int32_t nothing = is_first() && is_at_end() && fs::exists(run_path / "summary.json") ? 1 : 0;
+    std::int32_t nothing = is_first() && has_ended() ? 1 : 0;
     comms.control.broadcast(comm::Buffer::of(std::span<std::int32_t>(&nothing, 1)), comm::Rank{0}, "what is left");
     return nothing != 0;
 }

@@ -136,7 +136,7 @@ TEST(Analysis, FailedAndStrangeLaunchesDoNotCount) {
     const SweepAnalysis sweep = made.analysed();
     EXPECT_FALSE(sweep.find("seconds_per_image")->of_arm(2).has_value());
     EXPECT_EQ(sweep.failures[2], "out of memory");
-    EXPECT_TRUE(base::contains(markdown_report(sweep, {}), "failed: out of memory"));
+    EXPECT_TRUE(base::contains(markdown_report(sweep, {}), "Failed: precision: out of memory"));
     EXPECT_LT(sweep.find("seconds_per_image")->values[0].at(1), 1);
 }
 
