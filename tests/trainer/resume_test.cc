@@ -112,32 +112,34 @@ TEST_F(ResumeTest, DetectorWithEverythingOn) {
 }
 
 TEST_F(ResumeTest, DetectorInShapesOfTheirOwn) {
-    for (const char* rule : {"published", "squares"}) {
-        for (const bool has_pixel_budget : {false, true}) {
-            Recipe recipe = tests::small_scaling_recipe(root_ / "mixed", rule, has_pixel_budget);
-            const std::string name = std::string(rule) + (has_pixel_budget ? "-by-pixels-" : "-");
-            recipe.max_steps = 8;
-            train(recipe, name + "straight");
-            recipe.max_steps = 4;
-            train(recipe, name + "broken");
-            recipe.max_steps = 8;
-            train(recipe, name + "broken");
-            expect_same_state(name + "straight", name + "broken");
-            if (is_first()) {
-                expect_same_steps(name + "straight", name + "broken", 0);
-            }
-            world_->barrier("compared");
+    for (const auto& [rule, has_pixel_budget] : {std::pair("published", true), {"squares", false}}) {
+        Recipe recipe = tests::small_scaling_recipe(root_ / "mixed", rule, has_pixel_budget);
+        const std::string name = std::string(rule) + "-";
+        recipe.max_steps = 6;
+        train(recipe, name + "straight");
+        recipe.max_steps = 3;
+        train(recipe, name + "broken");
+        recipe.max_steps = 6;
+        train(recipe, name + "broken");
+        expect_same_state(name + "straight", name + "broken");
+        if (is_first()) {
+            expect_same_steps(name + "straight", name + "broken", 0);
         }
+        world_->barrier("compared");
     }
 }
 
-/// All ranks begin, one goes on alone over the end of the epoch, whose ledger it then has to answer for.
+/// All ranks begin, one goes on alone to the end of the epoch, whose ledger it then has to answer for.
 TEST_F(ResumeTest, AnotherNumberOfRanksGoesOnWithTheSameBatches) {
+    if (world_->size() == 1) {
+        GTEST_SKIP() << "one rank after one rank: DetectorInShapesOfTheirOwn";
+    }
     for (const char* rule : {"published", "squares"}) {
         Recipe recipe = tests::small_scaling_recipe(root_ / "mixed", rule, true);
         recipe.precision = "fp64";
         recipe.batch_norm = "frozen";
-        recipe.epochs = 2;
+        recipe.epochs = 1;
+        recipe.augmentation.closing_epochs = 0;
         const std::string straight = std::string(rule) + "-straight", broken = std::string(rule) + "-broken";
         train(recipe, straight);
         recipe.max_steps = 3;
