@@ -111,6 +111,11 @@ std::vector<T> named(const std::vector<std::string>& names, std::initializer_lis
 void bench_loader(const LoaderArguments& arguments) {
     const sharding::Task task = sharding::Dataset::open(arguments.dataset, ReadPath::hdf5).task();
     const trainer::Recipe recipe = recipe_for_data(arguments.recipe, arguments.settings, arguments.dataset, task);
+    if (recipe.scaling.rule != "fixed") {
+        throw base::UsageError(
+            base::str("bench loader measures images of one fixed size, and the recipe has scaling.rule = \"",
+                      recipe.scaling.rule, "\"; give a recipe without [scaling]"));
+    }
     const unsigned cores = base::usable_cores();
     bench::LoaderPlan plan;
     plan.dataset = arguments.dataset;

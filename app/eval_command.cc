@@ -50,6 +50,7 @@ int evaluate(const EvalArguments& arguments, const comm::JobWatch& watch) {
     const unsigned cores = trainer::use_cores_of_rank(*communicator, job.machines());
     const auto result = task->evaluate(data,
                                        {.image_size = static_cast<std::uint32_t>(facts.image_size),
+                                        .scaling = facts.scaling,
                                         .batch = static_cast<std::uint64_t>(arguments.batch),
                                         .threads = cores},
                                        *communicator);

@@ -275,6 +275,8 @@ void add_composed(CLI::App& import) {
         ->capture_default_str();
     command->add_option("--images", options.images, "Number of scenes")->capture_default_str();
     command->add_option("--size", options.size, "Side of a scene, pixels")->capture_default_str();
+    command->add_option("--longest", options.longest,
+                        "Scenes of unlike shapes: --size is the short side, the long one is drawn up to this");
     command->add_option("--smallest", options.smallest, "Least side of an article, pixels")->capture_default_str();
     command->add_option("--largest", options.largest, "Greatest side of an article, pixels")->capture_default_str();
     command->add_option("--fewest-articles", options.fewest_articles, "Least number of articles that a scene is given")

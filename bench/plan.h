@@ -127,6 +127,6 @@ std::vector<PlannedLaunch> launch_order(const Plan& plan);
 /// rank test of n blocks is 2 / 2^n, and Holm asks for 0.05 / comparisons.
 std::int64_t least_blocks(std::size_t comparisons);
 
-inline constexpr std::int64_t default_blocks = 14;
+inline constexpr std::int64_t default_blocks = 16;
 
 }  // namespace lockstep::bench

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/toml_literal.h"
 #include "bench/plan.h"
 #include "trainer/recipe.h"
 
@@ -25,12 +26,10 @@ std::string place(const std::string& origin, const toml::node& node) {
 
 std::string toml_text(const toml::node& node) {
     if (node.is_string()) {
-        const std::string text = node.value_or(std::string());
-        std::string quoted = "\"";
-        for (const char c : text) {
-            quoted += c == '"' || c == '\\' ? std::string("\\") + c : std::string(1, c);
-        }
-        return quoted + '"';
+        return base::toml_literal(node.value_or(std::string()));
+    }
+    if (node.is_floating_point()) {
+        return base::toml_literal(*node.value<double>());
     }
     std::ostringstream text;
     text << toml::node_view<const toml::node>(&node);
@@ -413,7 +412,7 @@ const std::vector<ShortName>& short_names() {
                                                  {"order", "data.order"},
                                                  {"cache", "data.cache_mib"},
                                                  {"shared_cache", "data.shared_cache"},
-                                                 {"scaling", "data.scaling"},
+                                                 {"scaling", "scaling.rule"},
                                                  {"graph", "graph"},
                                                  {"fused", "fused"},
                                                  {"batch_norm", "batch_norm"},

@@ -400,7 +400,8 @@ ReportTable environment_table(const SweepAnalysis& sweep) {
         return table;
     }
     const Record& first = sweep.records.front();
-    for (const auto& [key, value] : json::parse(first.provenance).items()) {
+    const json provenance = json::parse(first.provenance);
+    for (const auto& [key, value] : provenance.items()) {
         std::vector<std::string> parts;
         for (const auto& [name, part] : value.items()) {
             const std::string text = part.is_string() ? part.get<std::string>() : part.dump();

@@ -46,33 +46,29 @@ struct Affine {
     static Affine translation(double x, double y) { return {1, 0, x, 0, 1, y}; }
 };
 
-/// An image at a place on the canvas; what lies beyond the canvas is cut off.
+/// An image at a place in a scene; what lies beyond the scene is cut off.
 struct Tile {
     FittedSample sample;
     std::int64_t left = 0, top = 0;
 };
 
-/// What is seen through one affine map: tiles on a square canvas.
+/// What is seen through one affine map: tiles on a plane of this size.
 struct Scene {
     std::vector<Tile> tiles;
-    std::int64_t canvas = 0;  ///< side
+    std::int64_t width = 0, height = 0;
     Affine to_output;
     double gain = 1;  ///< by how much the map enlarges, shear apart
 };
 
-float letterbox_scale(const Sample& sample, std::uint32_t image_size) {
-    return static_cast<float>(image_size) / static_cast<float>(std::max(sample.width, sample.height));
-}
-
 /// Padding before an image; an odd pixel goes behind it.
-std::int64_t centred(std::int64_t canvas, std::uint32_t extent) {
-    return (canvas - extent) / 2;
+std::int64_t centred(std::int64_t side, std::uint32_t extent) {
+    return (side - extent) / 2;
 }
 
 // ---- Sampling
 // -------------------------------------------------------------------------------------------------------------
 
-/// Canvas coordinates in 32.32 fixed point: exact for whole pixels, and the same on every machine.
+/// Scene coordinates in 32.32 fixed point: exact for whole pixels, and the same on every machine.
 constexpr int fraction_bits = 32;
 constexpr std::int64_t one = std::int64_t{1} << fraction_bits;
 constexpr std::int64_t half = one / 2;
@@ -111,31 +107,31 @@ std::uint8_t bilinear(int top_left, int top_right, int bottom_left, int bottom_r
 }
 
 /// Draws what the tile shows of itself; neighbours beyond the tile's edge are its edge pixels.
-void draw(const Tile& tile, const Scene& scene, const Affine& to_canvas, std::uint32_t size, std::uint8_t* output) {
+void draw(const Tile& tile, const Scene& scene, const Affine& to_scene, const Canvas& canvas, std::uint8_t* output) {
     const std::uint8_t* const pixels = tile.sample.pixels.get();
     const std::int64_t width = tile.sample.width;
     const std::int64_t height = tile.sample.height;
     const std::int64_t stride = width * channels;
-    const std::int64_t step_u = fixed_point(to_canvas.xx);
-    const std::int64_t step_v = fixed_point(to_canvas.yx);
+    const std::int64_t step_u = fixed_point(to_scene.xx);
+    const std::int64_t step_v = fixed_point(to_scene.yx);
 
     // The tile's visible part, in its own pixel indices (pixel i has its centre at i).
     const std::int64_t low_u = std::max<std::int64_t>(0, -tile.left) * one - half;
-    const std::int64_t high_u = std::min(width, scene.canvas - tile.left) * one - half;
+    const std::int64_t high_u = std::min(width, scene.width - tile.left) * one - half;
     const std::int64_t low_v = std::max<std::int64_t>(0, -tile.top) * one - half;
-    const std::int64_t high_v = std::min(height, scene.canvas - tile.top) * one - half;
+    const std::int64_t high_v = std::min(height, scene.height - tile.top) * one - half;
 
-    for (std::uint32_t row = 0; row < size; ++row) {
-        // Rounded on the canvas, then shifted by whole pixels: tiles that touch share every output pixel out exactly.
-        const Point first = to_canvas({0.5, row + 0.5});
+    for (std::uint32_t row = 0; row < canvas.height; ++row) {
+        // Rounded on the scene, then shifted by whole pixels: tiles that touch share every output pixel out exactly.
+        const Point first = to_scene({0.5, row + 0.5});
         const std::int64_t start_u = fixed_point(first.x) - tile.left * one - half;
         const std::int64_t start_v = fixed_point(first.y) - tile.top * one - half;
-        const Columns across = columns_within({0, size}, start_u, step_u, low_u, high_u);
+        const Columns across = columns_within({0, canvas.width}, start_u, step_u, low_u, high_u);
         const Columns visible = columns_within(across, start_v, step_v, low_v, high_v);
         if (visible.begin == visible.end) {
             continue;
         }
-        std::uint8_t* const target = output + static_cast<std::size_t>(row) * size * channels;
+        std::uint8_t* const target = output + static_cast<std::size_t>(row) * canvas.width * channels;
 
         // Flips and turns alone move whole pixels.
         if ((step_u | step_v | start_u | start_v) % one == 0) {
@@ -183,26 +179,28 @@ void draw(const Tile& tile, const Scene& scene, const Affine& to_canvas, std::ui
     }
 }
 
-/// Whether the first tile alone is seen: it covers the canvas, and the output's corners lie on it.
-bool leaves_nothing_to_fill(const Scene& scene, const Affine& to_canvas, std::uint32_t size) {
+/// Whether the first tile alone is seen: it covers the scene, and the output's corners lie on it.
+bool leaves_nothing_to_fill(const Scene& scene, const Affine& to_scene, const Canvas& canvas) {
     const Tile& tile = scene.tiles.front();
-    const auto canvas = static_cast<double>(scene.canvas);
-    const double side = size;
-    const std::array<Point, 4> corners{{{0, 0}, {side, 0}, {0, side}, {side, side}}};
-    return tile.left <= 0 && tile.top <= 0 && tile.left + tile.sample.width >= scene.canvas &&
-           tile.top + tile.sample.height >= scene.canvas && std::ranges::all_of(corners, [&](Point corner) {
-               const auto [x, y] = to_canvas(corner);
-               return x >= 0 && x <= canvas && y >= 0 && y <= canvas;
+    const auto scene_width = static_cast<double>(scene.width);
+    const auto scene_height = static_cast<double>(scene.height);
+    const double width = canvas.width;
+    const double height = canvas.height;
+    const std::array<Point, 4> corners{{{0, 0}, {width, 0}, {0, height}, {width, height}}};
+    return tile.left <= 0 && tile.top <= 0 && tile.left + tile.sample.width >= scene.width &&
+           tile.top + tile.sample.height >= scene.height && std::ranges::all_of(corners, [&](Point corner) {
+               const auto [x, y] = to_scene(corner);
+               return x >= 0 && x <= scene_width && y >= 0 && y <= scene_height;
            });
 }
 
-void draw(const Scene& scene, std::uint32_t size, std::uint8_t fill, std::uint8_t* output) {
-    const Affine to_canvas = scene.to_output.inverse();
-    if (!leaves_nothing_to_fill(scene, to_canvas, size)) {
-        std::memset(output, fill, std::size_t{size} * size * channels);
+void draw(const Scene& scene, const Canvas& canvas, std::uint8_t fill, std::uint8_t* output) {
+    const Affine to_scene = scene.to_output.inverse();
+    if (!leaves_nothing_to_fill(scene, to_scene, canvas)) {
+        std::memset(output, fill, canvas.pixels() * channels);
     }
     for (const Tile& tile : scene.tiles) {
-        draw(tile, scene, to_canvas, size, output);
+        draw(tile, scene, to_scene, canvas, output);
     }
 }
 
@@ -211,27 +209,30 @@ void draw(const Scene& scene, std::uint32_t size, std::uint8_t fill, std::uint8_
 
 /// Appends the boxes of the scene, carried into the output and clipped to it. An augmented box stays only where enough
 /// of it is left (reference section 8); an image that is merely placed keeps every box that has an area.
-void place_boxes(const Scene& scene, std::uint32_t size, bool augmented, std::vector<TargetBox>& boxes) {
+void place_boxes(const Scene& scene, const Canvas& canvas, bool augmented, std::vector<TargetBox>& boxes) {
     constexpr double least_side = 2, least_area_left = 0.1, greatest_aspect = 100;
-    const auto canvas = static_cast<double>(scene.canvas);
+    const auto scene_width = static_cast<double>(scene.width);
+    const auto scene_height = static_cast<double>(scene.height);
+    const double across = canvas.width;
+    const double down = canvas.height;
     for (const Tile& tile : scene.tiles) {
-        const double scale = letterbox_scale(tile.sample.source, size);
+        const double scale = canvas.bounds.scale_of({tile.sample.source.width, tile.sample.source.height});
         for (const Box& box : tile.sample.source.boxes) {
             if (box.flags & (box_crowd | box_difficult)) {
                 continue;
             }
-            const double left = std::clamp(box.x1 * scale + tile.left, 0.0, canvas);
-            const double right = std::clamp(box.x2 * scale + tile.left, 0.0, canvas);
-            const double top = std::clamp(box.y1 * scale + tile.top, 0.0, canvas);
-            const double bottom = std::clamp(box.y2 * scale + tile.top, 0.0, canvas);
+            const double left = std::clamp(box.x1 * scale + tile.left, 0.0, scene_width);
+            const double right = std::clamp(box.x2 * scale + tile.left, 0.0, scene_width);
+            const double top = std::clamp(box.y1 * scale + tile.top, 0.0, scene_height);
+            const double bottom = std::clamp(box.y2 * scale + tile.top, 0.0, scene_height);
             const double area_before = (right - left) * (bottom - top) * scene.gain * scene.gain;
 
             const std::array corners{scene.to_output({left, top}), scene.to_output({right, top}),
                                      scene.to_output({left, bottom}), scene.to_output({right, bottom})};
             const auto [min_x, max_x] = std::minmax({corners[0].x, corners[1].x, corners[2].x, corners[3].x});
             const auto [min_y, max_y] = std::minmax({corners[0].y, corners[1].y, corners[2].y, corners[3].y});
-            const double x1 = std::clamp(min_x, 0.0, double(size)), x2 = std::clamp(max_x, 0.0, double(size));
-            const double y1 = std::clamp(min_y, 0.0, double(size)), y2 = std::clamp(max_y, 0.0, double(size));
+            const double x1 = std::clamp(min_x, 0.0, across), x2 = std::clamp(max_x, 0.0, across);
+            const double y1 = std::clamp(min_y, 0.0, down), y2 = std::clamp(max_y, 0.0, down);
             const double width = x2 - x1;
             const double height = y2 - y1;
             const bool has_area = width > 0 && height > 0 && area_before > 0;
@@ -253,22 +254,24 @@ void place_boxes(const Scene& scene, std::uint32_t size, bool augmented, std::ve
 // ---- Drawing lots
 // ---------------------------------------------------------------------------------------------------------
 
-/// One image in the middle of a canvas that has the output's size.
-Scene centred_scene(FittedSample sample, std::uint32_t size) {
-    const std::int64_t left = centred(size, sample.width);
-    const std::int64_t top = centred(size, sample.height);
+/// One image in the middle of a scene that has the output's size.
+Scene centred_scene(FittedSample sample, const Canvas& canvas) {
+    const std::int64_t left = centred(canvas.width, sample.width);
+    const std::int64_t top = centred(canvas.height, sample.height);
     Scene scene;
-    scene.canvas = size;
+    scene.width = canvas.width;
+    scene.height = canvas.height;
     scene.tiles.push_back({std::move(sample), left, top});
     return scene;
 }
 
-/// Four images that meet at a random point of a canvas of twice the side (reference section 8).
-Scene mosaic_scene(std::array<FittedSample, 4> samples, std::uint32_t size, base::Random& random) {
-    const auto centre_x = static_cast<std::int64_t>(size / 2 + random.below(size + 1));
-    const auto centre_y = static_cast<std::int64_t>(size / 2 + random.below(size + 1));
+/// Four images that meet at a random point of a scene of twice the output's sides (reference section 8).
+Scene mosaic_scene(std::array<FittedSample, 4> samples, const Canvas& canvas, base::Random& random) {
+    const auto centre_x = static_cast<std::int64_t>(canvas.width / 2 + random.below(canvas.width + 1));
+    const auto centre_y = static_cast<std::int64_t>(canvas.height / 2 + random.below(canvas.height + 1));
     Scene scene;
-    scene.canvas = 2 * std::int64_t{size};
+    scene.width = 2 * std::int64_t{canvas.width};
+    scene.height = 2 * std::int64_t{canvas.height};
     for (std::size_t i = 0; i < samples.size(); ++i) {
         const bool left_of_centre = i % 2 == 0;
         const bool above_centre = i < 2;
@@ -283,22 +286,22 @@ double radians(double degrees) {
     return degrees * std::numbers::pi / 180;
 }
 
-/// Turns, scales and shears around the canvas's middle and puts it near the output's middle.
-void draw_affine(const AugmentationOptions& options, std::uint32_t size, base::Random& random, Scene& scene) {
+/// Turns, scales and shears around the scene's middle and puts it near the output's middle.
+void draw_affine(const AugmentationOptions& options, const Canvas& canvas, base::Random& random, Scene& scene) {
     const double angle = radians(random.uniform(-options.degrees, options.degrees));
     scene.gain = random.uniform(1 - options.scale, 1 + options.scale);
     const double shear_x = std::tan(radians(random.uniform(-options.shear, options.shear)));
     const double shear_y = std::tan(radians(random.uniform(-options.shear, options.shear)));
-    const double middle_x = random.uniform(0.5 - options.translate, 0.5 + options.translate) * size;
-    const double middle_y = random.uniform(0.5 - options.translate, 0.5 + options.translate) * size;
+    const double middle_x = random.uniform(0.5 - options.translate, 0.5 + options.translate) * canvas.width;
+    const double middle_y = random.uniform(0.5 - options.translate, 0.5 + options.translate) * canvas.height;
 
     const double c = scene.gain * std::cos(angle);
     const double s = scene.gain * std::sin(angle);
     const Affine rotation{c, s, 0, -s, c, 0};
     const Affine shear{1, shear_x, 0, shear_y, 1, 0};
-    const double middle = static_cast<double>(scene.canvas) / 2;
-    scene.to_output =
-        Affine::translation(middle_x, middle_y) * shear * rotation * Affine::translation(-middle, -middle);
+    const Affine from_middle =
+        Affine::translation(-static_cast<double>(scene.width) / 2, -static_cast<double>(scene.height) / 2);
+    scene.to_output = Affine::translation(middle_x, middle_y) * shear * rotation * from_middle;
 }
 
 /// Classification: a window of the padded image, as a shift of the image under the window.
@@ -308,19 +311,19 @@ Affine draw_crop(std::uint32_t padding, base::Random& random) {
     return Affine::translation(x, y);
 }
 
-/// Flips and quarter turns (counter-clockwise) of the output square.
-Affine draw_orientation(const AugmentationOptions& options, std::uint32_t size, base::Random& random) {
-    const double side = size;
+/// Flips of the output, and quarter turns (counter-clockwise), which have its width for its height.
+Affine draw_orientation(const AugmentationOptions& options, const Canvas& canvas, base::Random& random) {
+    const double width = canvas.width;
     Affine orientation;
     if (random.coin(options.flip_horizontal)) {
-        orientation = Affine{-1, 0, side, 0, 1, 0} * orientation;
+        orientation = Affine{-1, 0, width, 0, 1, 0} * orientation;
     }
     if (random.coin(options.flip_vertical)) {
-        orientation = Affine{1, 0, 0, 0, -1, side} * orientation;
+        orientation = Affine{1, 0, 0, 0, -1, static_cast<double>(canvas.height)} * orientation;
     }
     const std::uint64_t turns = random.coin(options.quarter_turns) ? 1 + random.below(3) : 0;
     for (std::uint64_t turn = 0; turn < turns; ++turn) {
-        orientation = Affine{0, 1, 0, -1, 0, side} * orientation;
+        orientation = Affine{0, 1, 0, -1, 0, width} * orientation;
     }
     return orientation;
 }
@@ -498,18 +501,24 @@ FittedSample fit(const Sample& sample, std::shared_ptr<const std::uint8_t> pixel
 
 FittedSample fit(const Sample& sample, std::shared_ptr<const std::uint8_t> pixels, ImageSize given, Task task,
                  std::uint32_t image_size, ImageBuffers& buffers) {
-    const auto [width, height] = fitted_size({sample.width, sample.height}, task, image_size);
-    FittedSample fitted{.source = sample, .width = width, .height = height, .pixels = std::move(pixels)};
-    if (width != given.width || height != given.height) {
-        const cv::Mat source(static_cast<int>(given.height), static_cast<int>(given.width), CV_8UC3,
-                             const_cast<std::uint8_t*>(fitted.pixels.get()));
-        const std::shared_ptr<Image> resized = buffers.take();
-        resized->resize(width, height);
-        cv::Mat target(static_cast<int>(height), static_cast<int>(width), CV_8UC3, resized->pixels.data());
-        cv::resize(source, target, target.size(), 0, 0, cv::INTER_LINEAR);
-        fitted.pixels = std::shared_ptr<const std::uint8_t>(resized, resized->pixels.data());
+    return resized({.source = sample, .width = given.width, .height = given.height, .pixels = std::move(pixels)},
+                   fitted_size({sample.width, sample.height}, task, image_size), buffers);
+}
+
+FittedSample resized(FittedSample sample, ImageSize size, ImageBuffers& buffers) {
+    if (ImageSize{sample.width, sample.height} == size) {
+        return sample;
     }
-    return fitted;
+    const cv::Mat source(static_cast<int>(sample.height), static_cast<int>(sample.width), CV_8UC3,
+                         const_cast<std::uint8_t*>(sample.pixels.get()));
+    const std::shared_ptr<Image> image = buffers.take();
+    image->resize(size.width, size.height);
+    cv::Mat target(static_cast<int>(size.height), static_cast<int>(size.width), CV_8UC3, image->pixels.data());
+    cv::resize(source, target, target.size(), 0, 0, cv::INTER_LINEAR);
+    return {.source = sample.source,
+            .width = size.width,
+            .height = size.height,
+            .pixels = std::shared_ptr<const std::uint8_t>(image, image->pixels.data())};
 }
 
 void scale_hsv(std::span<std::uint8_t> pixels, std::uint32_t width, double hue, double saturation, double value) {
@@ -591,7 +600,14 @@ Augmenter::Augmenter(const AugmentationOptions& options, Task task, std::uint32_
 
 Placement Augmenter::make(std::uint64_t epoch, std::uint64_t id, const Fetch& fetch, std::span<std::uint8_t> pixels,
                           std::vector<TargetBox>& boxes) const {
-    LOCKSTEP_CHECK_EQ(pixels.size(), std::size_t{image_size_} * image_size_ * channels);
+    return make(epoch, id, Canvas::square(image_size_), fetch, pixels, boxes);
+}
+
+Placement Augmenter::make(std::uint64_t epoch, std::uint64_t id, const Canvas& canvas, const Fetch& fetch,
+                          std::span<std::uint8_t> pixels, std::vector<TargetBox>& boxes) const {
+    LOCKSTEP_CHECK_EQ(pixels.size(), canvas.pixels() * channels);
+    const bool may_be_a_rectangle = task_ == Task::detection && (!options_.enabled || options_.quarter_turns == 0);
+    LOCKSTEP_CHECK(may_be_a_rectangle || canvas.width == canvas.height, canvas.width, "x", canvas.height);
     const std::uint8_t fill = task_ == Task::detection ? detection_fill : classification_fill;
     FittedSample primary = fetch(id);
     Placement placement;
@@ -600,13 +616,13 @@ Placement Augmenter::make(std::uint64_t epoch, std::uint64_t id, const Fetch& fe
 
     if (!options_.enabled) {
         if (task_ == Task::detection) {
-            placement.letterbox.scale = letterbox_scale(primary.source, image_size_);
-            placement.letterbox.pad_left = static_cast<float>(centred(image_size_, primary.width));
-            placement.letterbox.pad_top = static_cast<float>(centred(image_size_, primary.height));
+            placement.letterbox.scale = canvas.bounds.scale_of({primary.source.width, primary.source.height});
+            placement.letterbox.pad_left = static_cast<float>(centred(canvas.width, primary.width));
+            placement.letterbox.pad_top = static_cast<float>(centred(canvas.height, primary.height));
         }
-        const Scene scene = centred_scene(std::move(primary), image_size_);
-        draw(scene, image_size_, fill, pixels.data());
-        place_boxes(scene, image_size_, false, boxes);
+        const Scene scene = centred_scene(std::move(primary), canvas);
+        draw(scene, canvas, fill, pixels.data());
+        place_boxes(scene, canvas, false, boxes);
         return placement;
     }
 
@@ -617,28 +633,28 @@ Placement Augmenter::make(std::uint64_t epoch, std::uint64_t id, const Fetch& fe
         ++placement.partners;
         return fetch(partners.below(dataset_size_));
     };
-    const Affine orientation = draw_orientation(options_, image_size_, random);
+    const Affine orientation = draw_orientation(options_, canvas, random);
     const auto add_scene = [&](FittedSample first, std::span<std::uint8_t> target) {
         Scene scene;
         if (random.coin(closing ? 0 : options_.mosaic)) {
             FittedSample second = fetch_partner(), third = fetch_partner(), fourth = fetch_partner();
-            scene = mosaic_scene({std::move(first), std::move(second), std::move(third), std::move(fourth)},
-                                 image_size_, random);
+            scene = mosaic_scene({std::move(first), std::move(second), std::move(third), std::move(fourth)}, canvas,
+                                 random);
         } else {
-            scene = centred_scene(std::move(first), image_size_);
+            scene = centred_scene(std::move(first), canvas);
         }
         const bool cuts = options_.resized_crop > 0;
         const ImageSize whole{scene.tiles.front().sample.width, scene.tiles.front().sample.height};
-        draw_affine(options_, image_size_, random, scene);
-        const Affine crop = cuts ? draw_resized_crop(whole, options_.resized_crop, image_size_, random)
+        draw_affine(options_, canvas, random, scene);
+        const Affine crop = cuts ? draw_resized_crop(whole, options_.resized_crop, canvas.width, random)
                                  : draw_crop(options_.crop_padding, random);
         scene.to_output = orientation * scene.to_output * crop;
-        if (cuts) {  // the canvas was the square that the window goes to; now it is the whole image
+        if (cuts) {  // the scene was the square that the window goes to; now it is the whole image
             scene.tiles.front().left = scene.tiles.front().top = 0;
-            scene.canvas = std::max(whole.width, whole.height);
+            scene.width = scene.height = std::max(whole.width, whole.height);
         }
-        draw(scene, image_size_, fill, target.data());
-        place_boxes(scene, image_size_, true, boxes);
+        draw(scene, canvas, fill, target.data());
+        place_boxes(scene, canvas, true, boxes);
     };
 
     add_scene(std::move(primary), pixels);
@@ -651,15 +667,15 @@ Placement Augmenter::make(std::uint64_t epoch, std::uint64_t id, const Fetch& fe
         const double hue = 1 + random.uniform(-options_.hsv_hue, options_.hsv_hue);
         const double saturation = 1 + random.uniform(-options_.hsv_saturation, options_.hsv_saturation);
         const double value = 1 + random.uniform(-options_.hsv_value, options_.hsv_value);
-        scale_hsv(pixels, image_size_, hue, saturation, value);
+        scale_hsv(pixels, canvas.width, hue, saturation, value);
     }
     if (options_.jitter_brightness + options_.jitter_saturation + options_.jitter_hue != 0) {
-        draw_jitter(options_, pixels, image_size_, random);
+        draw_jitter(options_, pixels, canvas.width, random);
     } else if (options_.contrast != 0) {
         scale_contrast(pixels, 1 + random.uniform(-options_.contrast, options_.contrast));
     }
     if (random.coin(options_.erase)) {
-        draw_erasure(pixels, image_size_, random);
+        draw_erasure(pixels, canvas.width, random);
     }
     return placement;
 }

@@ -9,10 +9,11 @@
 
 #include "sharding/dataset.h"
 #include "sharding/image.h"
+#include "sharding/scaling.h"
 
 namespace lockstep::sharding {
 
-/// How an image was placed in a square: x_square = x_image * scale + pad_left. Reference section 9: bilinear, colour
+/// How an image was placed in a canvas: x_canvas = x_image * scale + pad_left. Reference section 9: bilinear, colour
 /// 114, padding split evenly with the odd pixel at the bottom/right.
 struct Letterbox {
     float scale = 1;
@@ -52,9 +53,9 @@ struct AugmentationOptions {
     double erase = 0;                ///< classification: probability of erasing a random rectangle
 };
 
-/// A sample decoded and resized so that it only needs placing. Detection: the long side is the image size and the
-/// aspect is kept (rounded to whole pixels); classification: both sides are the image size, or as decoded where a
-/// window is cut out of them (resized_crop).
+/// A sample decoded and resized so that it only needs placing. Detection: as its canvas's SideBounds say (in a square:
+/// the long side is the square's) and the aspect is kept, rounded to whole pixels; classification: both sides are the
+/// image size, or as decoded where a window is cut out of them (resized_crop).
 struct FittedSample {
     Sample source;  ///< boxes stay in the source's pixels
     std::uint32_t width = 0, height = 0;
@@ -72,13 +73,16 @@ FittedSample fit(const Sample& sample, std::shared_ptr<const std::uint8_t> pixel
 FittedSample fit(const Sample& sample, std::shared_ptr<const std::uint8_t> pixels, ImageSize given, Task task,
                  std::uint32_t image_size, ImageBuffers& buffers);
 
+/// A sample of any size brought to this one: as it is where it has it already, else with pixels in one of `buffers`.
+FittedSample resized(FittedSample sample, ImageSize size, ImageBuffers& buffers);
+
 /// What make() tells beside pixels and boxes.
 struct Placement {
     Letterbox letterbox;         ///< identity when augmented, and for classification
     std::uint32_t partners = 0;  ///< further samples drawn by mosaic and mixup
 };
 
-/// Turns a sample into one square image of a batch. Every random number comes from (seed, epoch, sample id), so the
+/// Turns a sample into one image of a batch. Every random number comes from (seed, epoch, sample id), so the
 /// result depends on neither threads nor ranks nor what was made before. Thread-safe.
 ///
 /// All geometry (mosaic tiles, affine, flips, turns) is one affine map from a canvas to the output, sampled once and
@@ -97,6 +101,11 @@ class Augmenter {
     /// (with image index 0). Crowd and difficult boxes are left out.
     Placement make(std::uint64_t epoch, std::uint64_t id, const Fetch& fetch, std::span<std::uint8_t> pixels,
                    std::vector<TargetBox>& boxes) const;
+    /// The same on a canvas of another size (detection): height x width x 3 bytes. `fetch` gives samples fitted to
+    /// `canvas.bounds`. A mosaic has a canvas of twice its sides, and what doesn't fit its quarter is cut off there.
+    /// Quarter turns need a square.
+    Placement make(std::uint64_t epoch, std::uint64_t id, const Canvas& canvas, const Fetch& fetch,
+                   std::span<std::uint8_t> pixels, std::vector<TargetBox>& boxes) const;
 
     /// Partners that make() will most likely fetch, to be read ahead.
     std::vector<std::uint64_t> likely_partners(std::uint64_t epoch, std::uint64_t id) const;

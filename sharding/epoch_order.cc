@@ -124,7 +124,7 @@ std::uint64_t EpochOrder::in_blocks(std::uint64_t epoch, std::uint64_t position)
 }
 
 OrderOfEpoch::OrderOfEpoch(const EpochOrder& order, std::uint64_t epoch) : order_(order), epoch_(epoch) {
-    if (order.kind_ == OrderKind::full) {
+    if (order.kind_ == OrderKind::full && order.size_ > 0) {
         const base::Random keys(order.seed_, base::RandomPurpose::order, epoch, whole_stream);
         rounds_ = Permutation(keys, order.size_).draw_all();
     }

@@ -39,6 +39,8 @@ struct ShuffleRound {
 class EpochOrder {
   public:
     EpochOrder(OrderKind kind, std::uint64_t seed, std::uint64_t size, BlockShape shape = {});
+    OrderKind kind() const { return kind_; }
+    std::uint64_t seed() const { return seed_; }
     std::uint64_t size() const { return size_; }
     std::uint64_t sample_at(std::uint64_t epoch, std::uint64_t position) const;
 

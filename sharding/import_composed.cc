@@ -30,20 +30,34 @@ cv::Mat view(const Image& image) {
             const_cast<std::uint8_t*>(image.pixels.data())};
 }
 
-/// A random square of a random photo, of the scene's size to twice that, scaled to the scene.
-Image random_background(const std::vector<Image>& photos, std::uint32_t size, base::Random& random) {
+/// A random rectangle of a random photo, of the scene's shape, from its size to twice that, scaled to the scene.
+Image random_background(const std::vector<Image>& photos, ImageSize size, base::Random& random) {
     const Image& photo = photos[random.below(photos.size())];
-    const std::uint32_t shorter = std::min(photo.width, photo.height);
-    const std::uint32_t least = std::min(size, shorter);
-    const std::uint32_t most = std::min(2 * size, shorter);
-    const auto side = static_cast<std::uint32_t>(least + random.below(most - least + 1));
-    const auto x = static_cast<int>(random.below(photo.width - side + 1));
-    const auto y = static_cast<int>(random.below(photo.height - side + 1));
-    Image background = Image::blank(size, size);
+    const auto widest = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(photo.width, std::uint64_t{photo.height} * size.width / size.height));
+    const std::uint32_t least = std::min(size.width, widest);
+    const std::uint32_t most = std::min(2 * size.width, widest);
+    const auto width = static_cast<std::uint32_t>(least + random.below(most - least + 1));
+    const auto height =
+        std::max<std::uint32_t>(1, static_cast<std::uint32_t>(std::uint64_t{width} * size.height / size.width));
+    const auto x = static_cast<int>(random.below(photo.width - width + 1));
+    const auto y = static_cast<int>(random.below(photo.height - height + 1));
+    Image background = Image::blank(size.width, size.height);
     cv::Mat to = view(background);
-    cv::resize(view(photo)(cv::Rect(x, y, static_cast<int>(side), static_cast<int>(side))), to, to.size(), 0, 0,
-               side >= size ? cv::INTER_AREA : cv::INTER_LINEAR);
+    cv::resize(view(photo)(cv::Rect(x, y, static_cast<int>(width), static_cast<int>(height))), to, to.size(), 0, 0,
+               width >= size.width ? cv::INTER_AREA : cv::INTER_LINEAR);
     return background;
+}
+
+/// Square, or of a random shape, upright or lying; with numbers of its own, so that squares have all others as before.
+ImageSize random_size(const ComposedOptions& options, std::uint64_t split, std::uint64_t index) {
+    if (options.longest <= options.size) {
+        return {options.size, options.size};
+    }
+    constexpr std::uint64_t of_sizes = 2;
+    base::Random random(options.seed, base::RandomPurpose::composition, of_sizes + split, index);
+    const auto longer = static_cast<std::uint32_t>(options.size + random.below(options.longest - options.size + 1));
+    return random.coin(0.5) ? ImageSize{options.size, longer} : ImageSize{longer, options.size};
 }
 
 /// Smallest rectangle around the visible pixels; nothing where none is visible.
@@ -154,7 +168,11 @@ void check(const ComposedOptions& options) {
                                          ": it must be at least 1 and at most --most-articles ",
                                          options.most_articles));
     }
-    if (std::uint64_t{options.size} * options.size > max_image_pixels) {
+    if (options.longest != 0 && options.longest < options.size) {
+        throw base::UsageError(base::str("--longest ", options.longest, " is below --size ", options.size,
+                                         ", which is a scene's short side; give more, or leave it out for squares"));
+    }
+    if (std::uint64_t{options.size} * std::max(options.size, options.longest) > max_image_pixels) {
         throw base::UsageError(base::str("scenes of ", options.size, " pixels are too large"));
     }
     check_class_names(options.classes);
@@ -166,7 +184,8 @@ Scene compose_scene(const IdxSet& articles, const std::vector<Image>& photos, co
                     std::uint64_t index) {
     const std::uint64_t split = options.split == "train" ? 0 : 1;
     base::Random random(options.seed, base::RandomPurpose::composition, split, index);
-    Scene scene{.image = random_background(photos, options.size, random), .boxes = {}};
+    const ImageSize size = random_size(options, split, index);
+    Scene scene{.image = random_background(photos, size, random), .boxes = {}};
     std::vector<cv::Rect> taken;
     const std::uint64_t count =
         options.fewest_articles + random.below(std::uint64_t{options.most_articles} - options.fewest_articles + 1);
@@ -185,9 +204,9 @@ Scene compose_scene(const IdxSet& articles, const std::vector<Image>& photos, co
         const std::optional<cv::Rect> part = visible_part(scaled);
         for (int attempt = 0; part && attempt < placement_attempts; ++attempt) {
             const cv::Rect place(
-                static_cast<int>(random.below(options.size - static_cast<std::uint32_t>(part->width) + 1)),
-                static_cast<int>(random.below(options.size - static_cast<std::uint32_t>(part->height) + 1)),
-                part->width, part->height);
+                static_cast<int>(random.below(size.width - static_cast<std::uint32_t>(part->width) + 1)),
+                static_cast<int>(random.below(size.height - static_cast<std::uint32_t>(part->height) + 1)), part->width,
+                part->height);
             if (std::any_of(taken.begin(), taken.end(),
                             [&](const cv::Rect& other) { return !(place & other).empty(); })) {
                 continue;
@@ -230,12 +249,15 @@ void import_composed(const ComposedOptions& options) {
     write_dataset(options.out, description, [&](DatasetWriter& writer) {
         base::Progress progress("compose", "scenes", options.images);
         struct Composed {
+            ImageSize size;
             std::vector<std::uint8_t> bytes;
             std::vector<Box> boxes;
         };
         const auto produce = [&](std::uint64_t i) -> Composed {
             Scene scene = compose_scene(articles, photos, options, i);
-            return {options.raw ? std::move(scene.image.pixels) : encode_jpeg(scene.image, 95), std::move(scene.boxes)};
+            const ImageSize size{scene.image.width, scene.image.height};
+            return {size, options.raw ? std::move(scene.image.pixels) : encode_jpeg(scene.image, 95),
+                    std::move(scene.boxes)};
         };
         std::int64_t annotations = 0;
         const auto consume = [&](std::uint64_t i, Composed&& scene) {
@@ -244,8 +266,8 @@ void import_composed(const ComposedOptions& options) {
             }
             writer.add({.id = 0,
                         .image_id = static_cast<std::int64_t>(i) + 1,
-                        .width = options.size,
-                        .height = options.size,
+                        .width = scene.size.width,
+                        .height = scene.size.height,
                         .label = -1,
                         .bytes = scene.bytes,
                         .boxes = scene.boxes},

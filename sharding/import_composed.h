@@ -21,6 +21,7 @@ struct ComposedOptions {
     std::filesystem::path out;
     std::uint64_t images = 1000;
     std::uint32_t size = 320;                    ///< side of a scene, pixels
+    std::uint32_t longest = 0;                   ///< above `size`: the other side is drawn, up to this
     std::uint32_t smallest = 36, largest = 112;  ///< side to which an article's square is scaled, pixels
     std::uint32_t fewest_articles = 1;           ///< a scene is given this many to
     std::uint32_t most_articles = 5;             ///< this many; those that find no free place are left out

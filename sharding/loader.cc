@@ -6,6 +6,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <opencv2/core/utility.hpp>
 #include <string_view>
@@ -110,12 +111,13 @@ class SampleStore {
     std::vector<FittedSample> kept_;  ///< by id; empty where nothing is kept, without pixels where not yet decoded
 };
 
-/// What a batch shall hold: positions of the order, one range for each micro-step.
+/// What a batch shall hold.
 struct BatchPlan {
     std::uint64_t epoch = 0;
     std::uint64_t step = 0;
     PositionRange positions;
-    std::vector<PositionRange> micro;
+    Canvas canvas;
+    std::vector<std::vector<std::uint64_t>> micro;  ///< this rank's sample ids, for each micro-step
 };
 
 /// Gives the plans in order; nothing after the last.
@@ -125,15 +127,13 @@ using Planner = std::function<std::optional<BatchPlan>()>;
 /// batches are in the making or ready; the consumer, taking one, plans the next.
 class Pipeline {
   public:
-    Pipeline(SampleStore& store, const Augmenter& augmenter, EpochOrder order, Planner planner,
-             const LoaderOptions& options)
+    Pipeline(SampleStore& store, const Augmenter& augmenter, Planner planner, const LoaderOptions& options)
         : store_(store),
           augmenter_(augmenter),
-          order_(order),
-          image_size_(options.image_size),
           planner_(std::move(planner)),
           prefetch_(options.prefetch),
-          on_bad_sample_(options.on_bad_sample) {
+          on_bad_sample_(options.on_bad_sample),
+          store_gives_whole_samples_(options.scaling.rule != ScalingRule::fixed) {
         cv::setNumThreads(0);  // the worker threads are the parallelism
         for (unsigned i = 0; i < options.prefetch; ++i) {
             plan_next();
@@ -189,6 +189,7 @@ class Pipeline {
 
     struct Job {
         Batch batch;
+        Canvas canvas;
         std::vector<Unit> units;
         std::size_t claimed = 0;
         std::size_t finished = 0;
@@ -196,11 +197,16 @@ class Pipeline {
         std::size_t failed_unit = 0;
     };
 
-    std::size_t image_bytes() const { return std::size_t{image_size_} * image_size_ * channels; }
+    static std::size_t image_bytes(const MicroBatch& micro) {
+        return std::size_t{micro.height} * micro.width * micro.channels;
+    }
+    static std::span<std::uint8_t> pixels_of(MicroBatch& micro, std::size_t image) {
+        return std::span(micro.pixels).subspan(image * image_bytes(micro), image_bytes(micro));
+    }
 
     /// Takes what the unit left beside pixels; where samples before it in its micro-batch were skipped, it moves down.
     /// Units come in order.
-    void gather(Unit& unit, MicroBatch& micro) const {
+    static void gather(Unit& unit, MicroBatch& micro) {
         const std::uint64_t id = micro.sample_ids[unit.image];
         if (unit.skipped) {
             micro.skipped.push_back({id, std::move(*unit.skipped)});
@@ -208,8 +214,7 @@ class Pipeline {
         }
         const auto place = unit.image - static_cast<std::uint32_t>(micro.skipped.size());
         if (place != unit.image) {
-            std::copy_n(micro.pixels.begin() + static_cast<std::ptrdiff_t>(unit.image * image_bytes()), image_bytes(),
-                        micro.pixels.begin() + static_cast<std::ptrdiff_t>(place * image_bytes()));
+            std::ranges::copy(pixels_of(micro, unit.image), pixels_of(micro, place).begin());
             micro.sample_ids[place] = id;
             micro.letterboxes[place] = micro.letterboxes[unit.image];
             if (!micro.labels.empty()) {
@@ -223,9 +228,9 @@ class Pipeline {
         }
     }
 
-    void close_up(MicroBatch& micro) const {
+    static void close_up(MicroBatch& micro) {
         micro.count -= static_cast<std::uint32_t>(micro.skipped.size());
-        micro.pixels.resize(micro.count * image_bytes());
+        micro.pixels.resize(micro.count * image_bytes(micro));
         micro.sample_ids.resize(micro.count);
         micro.letterboxes.resize(micro.count);
         if (!micro.labels.empty()) {
@@ -239,19 +244,18 @@ class Pipeline {
         if (!plan) {
             return;
         }
-        if (!order_of_epoch_ || order_of_epoch_->epoch() != plan->epoch) {
-            order_of_epoch_.emplace(order_, plan->epoch);
-        }
         auto job = std::make_unique<Job>();
         job->batch.epoch = plan->epoch;
         job->batch.step = plan->step;
         job->batch.positions = plan->positions;
-        for (const PositionRange& range : plan->micro) {
+        job->canvas = plan->canvas;
+        for (const std::vector<std::uint64_t>& ids : plan->micro) {
             const auto micro_index = static_cast<std::uint32_t>(job->batch.micro.size());
-            MicroBatch& micro = job->batch.micro.emplace_back(blank(static_cast<std::uint32_t>(range.count())));
+            MicroBatch& micro =
+                job->batch.micro.emplace_back(blank(static_cast<std::uint32_t>(ids.size()), plan->canvas));
+            micro.sample_ids.assign(ids.begin(), ids.end());
             for (std::uint32_t image = 0; image < micro.count; ++image) {
-                const std::uint64_t id = order_of_epoch_->sample_at(range.begin + image);
-                micro.sample_ids.push_back(id);
+                const std::uint64_t id = ids[image];
                 store_.announce(id);
                 for (const std::uint64_t partner : augmenter_.likely_partners(plan->epoch, id)) {
                     store_.announce(partner);
@@ -263,19 +267,19 @@ class Pipeline {
         jobs_.push_back(std::move(job));
     }
 
-    MicroBatch blank(std::uint32_t count) {
+    MicroBatch blank(std::uint32_t count, const Canvas& canvas) {
         MicroBatch micro;
         if (!spare_.empty()) {
             micro = std::move(spare_.back());
             spare_.pop_back();
         }
         micro.count = count;
-        micro.height = micro.width = image_size_;
+        micro.height = canvas.height;
+        micro.width = canvas.width;
         micro.channels = channels;
-        micro.pixels.resize(count * image_bytes());
+        micro.pixels.resize(count * image_bytes(micro));
         micro.boxes.clear();
         micro.labels.resize(store_.dataset().task() == Task::classification ? count : 0);
-        micro.sample_ids.clear();
         micro.skipped.clear();
         micro.letterboxes.resize(count);
         micro.partners = 0;
@@ -333,9 +337,16 @@ class Pipeline {
     void make(Job& job, Unit& unit, ImageBuffers& buffers) {
         MicroBatch& micro = job.batch.micro[unit.micro];
         const std::uint64_t id = micro.sample_ids[unit.image];
-        const std::span pixels = std::span(micro.pixels).subspan(unit.image * image_bytes(), image_bytes());
-        const auto fetch = [&](std::uint64_t wanted) { return store_.fitted(wanted, buffers); };
-        const Placement placement = augmenter_.make(job.batch.epoch, id, fetch, pixels, unit.boxes);
+        const auto fetch = [&](std::uint64_t wanted) {
+            FittedSample sample = store_.fitted(wanted, buffers);
+            if (store_gives_whole_samples_) {
+                const ImageSize own{sample.source.width, sample.source.height};
+                return resized(std::move(sample), fitted_size(own, job.canvas.bounds), buffers);
+            }
+            return sample;
+        };
+        const Placement placement =
+            augmenter_.make(job.batch.epoch, id, job.canvas, fetch, pixels_of(micro, unit.image), unit.boxes);
         micro.letterboxes[unit.image] = placement.letterbox;
         unit.partners = placement.partners;
         if (!micro.labels.empty()) {
@@ -345,12 +356,10 @@ class Pipeline {
 
     SampleStore& store_;
     const Augmenter& augmenter_;
-    EpochOrder order_;
-    std::optional<OrderOfEpoch> order_of_epoch_;  ///< of the epoch that is being planned
-    std::uint32_t image_size_;
     Planner planner_;
     std::size_t prefetch_;
     BadSamplePolicy on_bad_sample_;
+    bool store_gives_whole_samples_;  ///< each batch brings them to its own size
 
     std::mutex mutex_;
     std::condition_variable_any unit_waits_;
@@ -362,46 +371,115 @@ class Pipeline {
 };
 
 /// The effective batches of an epoch, and of the next, without end.
-Planner endless_plan(EpochOrder order, Share share, std::uint64_t effective_batch, std::uint64_t accumulate,
-                     std::uint64_t epoch, std::uint64_t step) {
-    return [=]() mutable -> std::optional<BatchPlan> {
-        if (step == order.steps_per_epoch(effective_batch)) {
+Planner endless_plan(const BatchOrder& order, Share share, std::uint64_t accumulate, std::uint64_t epoch,
+                     std::uint64_t step) {
+    return [=, now = std::shared_ptr<const BatchesOfEpoch>()]() mutable -> std::optional<BatchPlan> {
+        if (step == order.steps_per_epoch()) {
             ++epoch;
             step = 0;
         }
-        BatchPlan plan{
-            .epoch = epoch, .step = step, .positions = order.effective_batch(step, effective_batch), .micro = {}};
+        if (!now || now->epoch() != epoch) {
+            now.reset();  // before the next one is made: one epoch's memory at a time
+            now = std::make_shared<const BatchesOfEpoch>(order, epoch);
+        }
+        const PlannedBatch batch = now->batch(step);
+        BatchPlan plan{.epoch = epoch, .step = step, .positions = batch.positions, .canvas = batch.canvas, .micro = {}};
         for (std::uint64_t micro = 0; micro < accumulate; ++micro) {
             const PositionRange of_all_ranks = part_of(plan.positions, accumulate, micro);
-            plan.micro.push_back(part_of(of_all_ranks, share.ranks, share.rank));
+            const PositionRange own = part_of(of_all_ranks, share.ranks, share.rank);
+            std::vector<std::uint64_t>& ids = plan.micro.emplace_back();
+            for (std::uint64_t position = own.begin; position < own.end; ++position) {
+                ids.push_back(now->sample_at(position));
+            }
         }
         ++step;
         return plan;
     };
 }
 
-Planner plan_once(PositionRange range, std::uint64_t batch) {
-    return [=, step = std::uint64_t{0}]() mutable -> std::optional<BatchPlan> {
-        if (range.count() == 0) {
+/// The ids of `range`, each once: as they come in a fixed size, else shape by shape, a batch's all of one.
+Planner plan_once(const Dataset& dataset, PositionRange range, const SequentialOptions& options) {
+    std::map<std::pair<std::uint32_t, std::uint32_t>, BatchPlan> open;  // by height and width
+    auto plans = std::make_shared<std::deque<BatchPlan>>();
+    const auto close = [&](BatchPlan& plan) {
+        plan.step = plans->size();
+        plans->push_back(std::exchange(plan, BatchPlan{}));
+    };
+    for (std::uint64_t id = range.begin; id < range.end; ++id) {
+        Canvas canvas = Canvas::square(options.image_size);
+        if (options.scaling.rule == ScalingRule::published) {
+            const Sample sample = dataset.sample(id);
+            canvas = Canvas::of_sample({sample.width, sample.height}, options.scaling);
+        }
+        BatchPlan& plan = open[{canvas.height, canvas.width}];
+        plan.canvas = canvas;
+        plan.micro.resize(1);
+        plan.micro.front().push_back(id);
+        if (plan.micro.front().size() == options.batch) {
+            close(plan);
+        }
+    }
+    for (auto& [shape, plan] : open) {
+        if (!plan.micro.empty()) {
+            close(plan);
+        }
+    }
+    return [plans]() -> std::optional<BatchPlan> {
+        if (plans->empty()) {
             return std::nullopt;
         }
-        const PositionRange positions{range.begin, range.begin + std::min(batch, range.count())};
-        range.begin = positions.end;
-        return BatchPlan{.epoch = 0, .step = step++, .positions = positions, .micro = {positions}};
+        BatchPlan plan = std::move(plans->front());
+        plans->pop_front();
+        return plan;
     };
+}
+
+/// Batches of shapes of their own bring samples to their size themselves: the store then gives them whole, as it does
+/// where windows are cut out of them, decoded no smaller than any batch needs.
+LoaderOptions options_of_store(LoaderOptions options) {
+    if (options.scaling.rule != ScalingRule::fixed) {
+        options.image_size =
+            options.scaling.rule == ScalingRule::published ? options.scaling.short_side : options.scaling.long_side;
+        options.augmentation.enabled = true;
+        options.augmentation.resized_crop = 1;
+    }
+    return options;
+}
+
+void check_scaling(const Dataset& dataset, const LoaderOptions& options) {
+    if (options.scaling.rule == ScalingRule::fixed) {
+        return;
+    }
+    if (dataset.task() == Task::classification) {
+        throw base::UsageError("loader: scaling.rule: images with labels come in squares of image_size; use \"fixed\"");
+    }
+    if (options.preprocessed != nullptr) {
+        throw base::UsageError(
+            "loader: scaling.rule: the disk cache holds samples of one fixed size; leave data.disk_cache out");
+    }
+    if (options.scaling.rule == ScalingRule::published && options.augmentation.enabled &&
+        options.augmentation.quarter_turns > 0) {
+        throw base::UsageError(base::str("loader: augmentation.quarter_turns = ", options.augmentation.quarter_turns,
+                                         ": a rectangle turned doesn't fit itself; set it to 0, or use scaling.rule = "
+                                         "\"squares\""));
+    }
+    if (options.scaling.rule == ScalingRule::published && dataset.encoding() == Encoding::raw) {
+        throw base::UsageError(base::str("loader: scaling.rule = \"published\": ", dataset.directory().string(),
+                                         " holds images that were brought to a fixed size; import them without --raw"));
+    }
+    check_image_size(options.scaling.long_side);
 }
 
 }  // namespace
 
 struct Loader::State {
-    State(const Dataset& dataset, EpochOrder order, Share share, const LoaderOptions& given, std::uint64_t epoch,
+    State(const Dataset& dataset, const BatchOrder& order, Share share, const LoaderOptions& given, std::uint64_t epoch,
           std::uint64_t step)
         : options(given),
-          store(dataset, given),
+          store(dataset, options_of_store(given)),
           augmenter(given.augmentation, dataset.task(), given.image_size, given.seed, given.closing_epoch,
                     dataset.size()),
-          pipeline(store, augmenter, order,
-                   endless_plan(order, share, given.effective_batch, given.accumulate, epoch, step), given) {}
+          pipeline(store, augmenter, endless_plan(order, share, given.accumulate, epoch, step), given) {}
 
     LoaderOptions options;
     SampleStore store;
@@ -409,16 +487,30 @@ struct Loader::State {
     Pipeline pipeline;
 };
 
-Loader::Loader(const Dataset& dataset, EpochOrder order, Share share, LoaderOptions options, std::uint64_t epoch,
-               std::uint64_t step) {
+BatchOrder batch_order(const Dataset& dataset, EpochOrder order, const LoaderOptions& options) {
     check_image_size(options.image_size);
     require_positive(options.effective_batch, "effective_batch");
+    check_scaling(dataset, options);
+    LOCKSTEP_CHECK_EQ(order.size(), dataset.size());
+    return {order,
+            {.image_size = options.image_size, .effective_batch = options.effective_batch, .scaling = options.scaling},
+            [&](std::uint64_t id) {
+                const Sample sample = dataset.sample(id);
+                return ImageSize{sample.width, sample.height};
+            }};
+}
+
+Loader::Loader(const Dataset& dataset, EpochOrder order, Share share, LoaderOptions options, std::uint64_t epoch,
+               std::uint64_t step)
+    : Loader(dataset, batch_order(dataset, order, options), share, options, epoch, step) {}
+
+Loader::Loader(const Dataset& dataset, const BatchOrder& order, Share share, LoaderOptions options, std::uint64_t epoch,
+               std::uint64_t step) {
     require_positive(options.accumulate, "accumulate");
     require_positive(options.threads, "threads");
     require_positive(options.prefetch, "prefetch");
-    LOCKSTEP_CHECK_EQ(order.size(), dataset.size());
     LOCKSTEP_CHECK_LT(share.rank, share.ranks);
-    LOCKSTEP_CHECK_LE(step, order.steps_per_epoch(options.effective_batch));
+    LOCKSTEP_CHECK_LE(step, order.steps_per_epoch());
     state_ = std::make_unique<State>(dataset, order, share, options, epoch, step);
 }
 
@@ -451,6 +543,9 @@ LoaderOptions loader_options_of(const SequentialOptions& given) {
     options.prefetch = given.prefetch;
     options.verify_checksums = given.verify_checksums;
     options.decoded_cache_bytes = 0;
+    if (given.scaling.rule == ScalingRule::published) {
+        options.scaling = given.scaling;
+    }
     return options;
 }
 
@@ -458,10 +553,9 @@ LoaderOptions loader_options_of(const SequentialOptions& given) {
 
 struct SequentialReader::State {
     State(const Dataset& dataset, PositionRange ids, const SequentialOptions& options)
-        : store(dataset, loader_options_of(options)),
+        : store(dataset, options_of_store(loader_options_of(options))),
           augmenter({}, dataset.task(), options.image_size, 0, 0, dataset.size()),
-          pipeline(store, augmenter, EpochOrder(OrderKind::sequential, 0, dataset.size()),
-                   plan_once(ids, options.batch), loader_options_of(options)) {}
+          pipeline(store, augmenter, plan_once(dataset, ids, options), loader_options_of(options)) {}
 
     SampleStore store;
     Augmenter augmenter;
@@ -473,6 +567,7 @@ SequentialReader::SequentialReader(const Dataset& dataset, PositionRange ids, Se
     require_positive(options.batch, "batch");
     require_positive(options.threads, "threads");
     require_positive(options.prefetch, "prefetch");
+    check_scaling(dataset, loader_options_of(options));
     LOCKSTEP_CHECK_LE(ids.begin, ids.end);
     LOCKSTEP_CHECK_LE(ids.end, dataset.size());
     state_ = std::make_unique<State>(dataset, ids, options);

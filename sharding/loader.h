@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "sharding/augmentation.h"
+#include "sharding/batch_order.h"
 #include "sharding/dataset.h"
 #include "sharding/epoch_order.h"
 #include "sharding/sample_reader.h"
+#include "sharding/scaling.h"
 
 namespace lockstep::sharding {
 
@@ -46,7 +48,7 @@ struct MicroBatch {
 struct Batch {
     std::uint64_t epoch = 0;
     std::uint64_t step = 0;         ///< within the epoch
-    PositionRange positions;        ///< the whole effective batch, over all ranks and micro-steps
+    PositionRange positions;        ///< the whole effective batch, over all ranks and micro-steps; of the batch order
     std::vector<MicroBatch> micro;  ///< exactly `accumulate` entries
     double wait_seconds = 0;        ///< how long next() blocked
     std::span<const MicroBatch> micro_steps() const { return micro; }
@@ -65,7 +67,8 @@ struct Share {
 };
 
 struct LoaderOptions {
-    std::uint32_t image_size = 640;      ///< square side of what comes out
+    std::uint32_t image_size = 640;      ///< square side of what comes out, where `scaling` doesn't say more
+    ScalingOptions scaling = {};         ///< detection
     std::uint64_t effective_batch = 64;  ///< images of one optimizer step, over all ranks and micro-steps
     std::uint64_t accumulate = 1;        ///< micro-steps per optimizer step
     unsigned threads = 2;
@@ -79,9 +82,12 @@ struct LoaderOptions {
     BadSamplePolicy on_bad_sample = BadSamplePolicy::error;
     /// A data set whose decoded pixels (size() x image_size x image_size x 3 bytes at most) fit here stays in memory
     /// once decoded; a larger one is decoded again each time, and so is one that windows are cut out of
-    /// (resized_crop). 0: never kept.
+    /// (resized_crop) or whose batches have sizes of their own (scaling). 0: never kept.
     std::uint64_t decoded_cache_bytes = std::uint64_t{256} << 20;
 };
+
+/// What the batches of a Loader with these options hold. Throws base::UsageError naming an impossible option.
+BatchOrder batch_order(const Dataset& dataset, EpochOrder order, const LoaderOptions& options);
 
 /// Threads that turn samples into batches, in order, with bounded prefetch. Buffers are recycled through give_back().
 /// One thread calls next(). Destruction at any moment stops and joins the threads.
@@ -90,6 +96,9 @@ class Loader {
     /// The data set must outlive the loader. Starts reading at (epoch, step); the step behind an epoch's last is the
     /// next epoch's first. Throws base::UsageError naming an impossible option.
     Loader(const Dataset& dataset, EpochOrder order, Share share, LoaderOptions options, std::uint64_t epoch = 0,
+           std::uint64_t step = 0);
+    /// The same with an order that is there already (batch_order of this data set and these options).
+    Loader(const Dataset& dataset, const BatchOrder& order, Share share, LoaderOptions options, std::uint64_t epoch = 0,
            std::uint64_t step = 0);
     ~Loader();
     Loader(const Loader&) = delete;
@@ -112,14 +121,17 @@ class Loader {
 
 struct SequentialOptions {
     std::uint32_t image_size = 640;
+    /// Under ScalingRule::published each image has the shape of its own size, and a batch holds images of one shape;
+    /// otherwise all come in squares of image_size.
+    ScalingOptions scaling = {};
     std::uint64_t batch = 32;  ///< images of a MicroBatch at most
     unsigned threads = 2;
     unsigned prefetch = 2;  ///< batches kept ready
     bool verify_checksums = true;
 };
 
-/// Reads a range of samples once, in order and without augmentation (detection: letterbox), with the same threads and
-/// prefetch as Loader: for evaluation. One thread calls next(); destruction at any moment is clean.
+/// Reads a range of samples once, in order (of one shape) and without augmentation (detection: letterbox), with the
+/// same threads and prefetch as Loader: for evaluation. One thread calls next(); destruction at any moment is clean.
 class SequentialReader {
   public:
     /// `ids`: sample ids within the data set, which must outlive the reader. May be empty.

@@ -145,8 +145,11 @@ Evaluation DetectionTask::evaluate(const sharding::Dataset& data, const Evaluati
     // Spread over the rank's images, so that the report shows more than the data set's first corner.
     const std::uint64_t picture_every =
         std::max<std::uint64_t>(1, share.count() / std::max<std::uint64_t>(1, options.pictures));
-    sharding::SequentialReader reader(
-        data, share, {.image_size = options.image_size, .batch = options.batch, .threads = options.threads});
+    sharding::SequentialReader reader(data, share,
+                                      {.image_size = options.image_size,
+                                       .scaling = options.scaling,
+                                       .batch = options.batch,
+                                       .threads = options.threads});
     Findings findings(data);
     Evaluation result;
     while (auto micro = reader.next()) {

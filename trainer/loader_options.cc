@@ -37,9 +37,20 @@ sharding::ReadPath read_path_of(const Recipe& recipe) {
     return recipe.data.read == "hdf5" ? sharding::ReadPath::hdf5 : sharding::ReadPath::mmap;
 }
 
+sharding::ScalingOptions scaling_options(const Recipe& recipe) {
+    using enum sharding::ScalingRule;
+    const auto& scaling = recipe.scaling;
+    return {.rule = scaling.rule == "published" ? published : (scaling.rule == "squares" ? squares : fixed),
+            .short_side = static_cast<std::uint32_t>(scaling.short_side),
+            .long_side = static_cast<std::uint32_t>(scaling.long_side),
+            .multiple = static_cast<std::uint32_t>(scaling.multiple),
+            .megapixels = scaling.pixel_budget};
+}
+
 sharding::LoaderOptions loader_options(const Recipe& recipe, unsigned cores) {
     sharding::LoaderOptions options;
     options.image_size = static_cast<std::uint32_t>(recipe.image_size);
+    options.scaling = scaling_options(recipe);
     options.effective_batch = static_cast<std::uint64_t>(recipe.batch);
     options.accumulate = static_cast<std::uint64_t>(recipe.accumulate);
     options.threads = recipe.data.threads > 0 ? static_cast<unsigned>(recipe.data.threads) : cores;

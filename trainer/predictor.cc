@@ -28,20 +28,24 @@ constexpr double same_object_iou = 0.5;
 constexpr double same_object_cover = 0.6;  ///< of the smaller box
 constexpr double border_pixels = 2;
 
-sharding::MicroBatch letterboxed(const Image& image, std::uint32_t side) {
+sharding::MicroBatch letterboxed(const Image& image, const sharding::Canvas& canvas) {
     sharding::Sample sample{};
     sample.width = image.width;
     sample.height = image.height;
     const auto pixels = std::shared_ptr<const std::uint8_t>(std::shared_ptr<void>(), image.pixels.data());
-    const auto fitted = sharding::fit(sample, pixels, sharding::Task::detection, side);
-    const sharding::Augmenter augmenter({}, sharding::Task::detection, side, 0, 0, 1);
+    const sharding::ImageSize size{image.width, image.height};
+    sharding::ImageBuffers buffers;
+    const auto fitted =
+        sharding::resized({.source = sample, .width = size.width, .height = size.height, .pixels = pixels},
+                          sharding::fitted_size(size, canvas.bounds), buffers);
+    const sharding::Augmenter augmenter({}, sharding::Task::detection, canvas.width, 0, 0, 1);
     sharding::MicroBatch micro;
     micro.count = 1;
-    micro.width = side;
-    micro.height = side;
-    micro.pixels.resize(std::size_t{side} * side * 3);
+    micro.width = canvas.width;
+    micro.height = canvas.height;
+    micro.pixels.resize(canvas.pixels() * 3);
     const auto placement = augmenter.make(
-        0, 0, [&](std::uint64_t) { return fitted; }, micro.pixels, micro.boxes);
+        0, 0, canvas, [&](std::uint64_t) { return fitted; }, micro.pixels, micro.boxes);
     micro.letterboxes.push_back(placement.letterbox);
     return micro;
 }
@@ -105,8 +109,12 @@ struct Predictor::State {
     NetworkFacts facts;
     std::shared_ptr<Yolov10> network;
 
+    bool is_published() const { return facts.scaling.rule == sharding::ScalingRule::published; }
+
     std::vector<PictureBox> look(const Image& image, const PredictOptions& options) const {
-        const auto micro = letterboxed(image, static_cast<std::uint32_t>(facts.image_size));
+        const auto micro =
+            letterboxed(image, is_published() ? sharding::Canvas::of_sample({image.width, image.height}, facts.scaling)
+                                              : sharding::Canvas::square(static_cast<std::uint32_t>(facts.image_size)));
         const DecodedMaps decoded =
             decode_maps(network->forward(image_tensor(micro, at::kFloat)).one_to_one, Yolov10::strides);
         std::vector<PictureBox> found;
@@ -144,7 +152,8 @@ std::vector<PictureBox> Predictor::predict(const Image& image, const PredictOpti
     const at::NoGradGuard no_grad;
     const auto side = static_cast<std::uint32_t>(state_->facts.image_size);
     const std::uint32_t longest = std::max(image.width, image.height);
-    const std::uint32_t tile = options.tile.value_or(longest > tiling_from * side ? side : 0);
+    const bool is_large = longest > tiling_from * side && !state_->is_published();
+    const std::uint32_t tile = options.tile.value_or(is_large ? side : 0);
     if (tile == 0 || longest <= tile) {
         return state_->look(image, options);
     }

@@ -17,7 +17,8 @@ struct PredictOptions {
     double min_score = 0.25;
     std::int64_t max_detections = 300;  ///< of one forward pass
     /// Side of the tiles that a large image is cut into; 0: the whole image is letterboxed at once; none: tiles of the
-    /// network's size where the image's long side is more than 1.5 times as long.
+    /// network's size where the image's long side is more than 1.5 times as long, or no tiles where the network has
+    /// learned from whole images in rectangles (NetworkFacts::scaling).
     std::optional<std::uint32_t> tile;
     std::optional<std::uint32_t> overlap;  ///< of neighbouring tiles in pixels; none: a quarter of the tile
 };

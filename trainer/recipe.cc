@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/toml_literal.h"
 #include "trainer/models/model_names.h"
 
 namespace lockstep::trainer {
@@ -43,7 +44,9 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
           Effect::training);
     visit("small_images", r.small_images, "ResNet with a 3x3 stem and no max-pool, for images of 32 px", Choices{},
           Effect::training);
-    visit("image_size", r.image_size, "side of the network's square input in pixels; a multiple of 32 for detectors",
+    visit("image_size", r.image_size,
+          "side of the network's square input in pixels, a multiple of 32 for detectors; under scaling.rule squares "
+          "that of evaluation, under published of no meaning",
           Bounds{8, 4096}, Effect::training);
     visit("batch", r.batch, "effective batch: images of one optimizer step, over all ranks and micro-steps",
           Bounds{1, 1e6}, Effect::training);
@@ -122,6 +125,24 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
         "data.disk_cache", r.data.disk_cache,
         "folder where the training set's samples are kept decoded at image_size, made at the first start; empty: none",
         Choices{}, Effect::none);
+
+    visit("scaling.rule", r.scaling.rule,
+          "detection: images in squares of image_size (fixed); in rectangles, the aspect kept, the short side "
+          "short_side unless the long one would pass long_side, padded to a multiple, like shapes in a batch "
+          "(published); or in squares of all sides from short_side to long_side, another one for each batch (squares)",
+          Choices{"fixed", "published", "squares"}, Effect::training);
+    visit("scaling.short_side", r.scaling.short_side, "published: short side of an image; squares: the smallest side",
+          Bounds{32, 8192}, Effect::training);
+    visit("scaling.long_side", r.scaling.long_side,
+          "published: long side of an image at most; squares: the largest side", Bounds{32, 8192}, Effect::training);
+    visit("scaling.multiple", r.scaling.multiple,
+          "published: what sides are padded to a multiple of, greater for fewer shapes and better mixed batches; "
+          "squares: the step between sides",
+          Bounds{32, 1024}, Effect::training);
+    visit("scaling.pixel_budget", r.scaling.pixel_budget,
+          "megapixels of an effective batch, padding included: of larger images it holds fewer, of small ones no more "
+          "than batch, and the gradient weighs each image alike; 0: batch images, whatever their size",
+          Bounds{0, 1e6}, Effect::training);
 
     visit("optimizer.name", r.optimizer.name,
           "sgd (Nesterov momentum), adam (decay in the gradient), adamw (decay apart), or for large batches lars or "
@@ -265,32 +286,6 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
           Bounds{0, 1e9}, Effect::none);
 }
 
-std::string toml_value(const std::string& value) {
-    std::string quoted = "\"";
-    for (char c : value) {
-        if (c == '"' || c == '\\') {
-            quoted += '\\';
-        }
-        quoted += c;
-    }
-    return quoted + '"';
-}
-std::string toml_value(bool value) {
-    return value ? "true" : "false";
-}
-std::string toml_value(std::int64_t value) {
-    return str(value);
-}
-std::string toml_value(double value) {
-    std::ostringstream out;
-    out.precision(std::numeric_limits<double>::max_digits10);
-    out << value;
-    std::ostringstream brief;  // 0.1 rather than 0.10000000000000001, where that reads back the same
-    brief << value;
-    const std::string text = std::stod(brief.str()) == value ? brief.str() : out.str();
-    return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
-}
-
 std::string allowed_text(const Choices& choices) {
     return choices.empty() ? "" : "one of " + base::join(choices, ", ");
 }
@@ -404,6 +399,8 @@ void refuse_without_effect(const Recipe& recipe) {
     const auto& optimizer = recipe.optimizer.name;
     const bool has_momentum = optimizer == "sgd" || optimizer == "lars";
     const bool warms_up = recipe.schedule.warmup_epochs > 0;
+    const bool scales = recipe.scaling.rule != "fixed";
+    const char* const when_scaling = "scaling.rule = \"published\" or \"squares\"";
     struct Condition {
         const char* key;
         bool acts;
@@ -424,6 +421,11 @@ void refuse_without_effect(const Recipe& recipe) {
         {"schedule.peak_fraction", schedule == "one_cycle", "schedule.name = \"one_cycle\""},
         {"schedule.final_fraction", schedule != "step" && schedule != "plateau",
          "schedule.name other than \"step\" and \"plateau\""},
+        {"scaling.short_side", scales, when_scaling},
+        {"scaling.long_side", scales, when_scaling},
+        {"scaling.multiple", scales, when_scaling},
+        {"scaling.pixel_budget", scales, when_scaling},
+        {"data.cache_mib", !scales || recipe.data.cache_mib == 0, "scaling.rule = \"fixed\""},
     };
     const auto given = describe(recipe), defaults = describe(Recipe{});
     for (std::size_t i = 0; i < given.size(); ++i) {
@@ -456,7 +458,7 @@ Recipe parse_recipe(const std::string& toml, const std::string& origin, std::spa
         try {
             table = toml::parse(str(key, " = ", value));
         } catch (const toml::parse_error&) {
-            table = parse_toml(str(key, " = ", toml_value(value)), option);  // a bare word is a string
+            table = parse_toml(str(key, " = ", base::toml_literal(value)), option);  // a bare word is a string
         }
         apply(recipe, table, option);
     }
@@ -475,8 +477,49 @@ Recipe load_recipe(const std::filesystem::path& path, std::span<const Override> 
     return parse_recipe(base::read_text(path), path.string(), overrides);
 }
 
+namespace {
+
+void check_scaling(const Recipe& recipe) {
+    const auto refuse = [](const auto&... parts) { throw UsageError("recipe: " + str(parts...)); };
+    const auto& scaling = recipe.scaling;
+    if (scaling.rule == "fixed") {
+        return;
+    }
+    if (!is_detector(recipe)) {
+        refuse("scaling.rule = \"", scaling.rule,
+               "\" is for detectors; a classifier's images are resized to the square");
+    }
+    if (scaling.multiple % 32 != 0) {
+        refuse("scaling.multiple = ", scaling.multiple, " is not a multiple of 32, the largest stride of a detector");
+    }
+    for (const auto& [key, side] : {std::pair{"short_side", scaling.short_side}, {"long_side", scaling.long_side}}) {
+        if (side % scaling.multiple != 0) {
+            refuse("scaling.", key, " = ", side, " is not a multiple of scaling.multiple = ", scaling.multiple,
+                   "; try ", (side + scaling.multiple - 1) / scaling.multiple * scaling.multiple);
+        }
+    }
+    if (scaling.short_side > scaling.long_side) {
+        refuse("scaling.short_side = ", scaling.short_side, " is more than scaling.long_side = ", scaling.long_side);
+    }
+    if (scaling.rule == "squares" && scaling.short_side == scaling.long_side) {
+        refuse("scaling.rule = \"squares\" has one side only, ", scaling.short_side,
+               "; give a range, or \"fixed\" with image_size");
+    }
+    if (scaling.rule == "published" && recipe.augmentation.enabled && recipe.augmentation.quarter_turns > 0) {
+        refuse("augmentation.quarter_turns = ", recipe.augmentation.quarter_turns,
+               " turns a rectangle, which then doesn't fit itself; set it to 0, or use scaling.rule = \"squares\"");
+    }
+    if (!recipe.data.disk_cache.empty()) {
+        refuse("data.disk_cache holds samples at image_size, and scaling.rule = \"", scaling.rule,
+               "\" needs them in other sizes; leave one out");
+    }
+}
+
+}  // namespace
+
 void check_recipe(const Recipe& recipe, std::int64_t ranks) {
     const auto refuse = [](const auto&... parts) { throw UsageError("recipe: " + str(parts...)); };
+    check_scaling(recipe);
     if (is_detector(recipe) && recipe.image_size % 32 != 0) {
         refuse("image_size = ", recipe.image_size, " is not a multiple of 32, the largest stride of a detector; try ",
                (recipe.image_size + 31) / 32 * 32);
@@ -563,19 +606,19 @@ std::string to_toml(const Recipe& recipe) {
             section = own_section;
             text += str("\n[", section, "]\n");
         }
-        text += str(dot == std::string::npos ? key : key.substr(dot + 1), " = ", toml_value(field), "\n");
+        text += str(dot == std::string::npos ? key : key.substr(dot + 1), " = ", base::toml_literal(field), "\n");
     });
     return text;
 }
 
 std::vector<FieldDescription> describe(const Recipe& recipe) {
     std::vector<FieldDescription> fields;
-    for_each_field(recipe,
-                   [&](const std::string& key, const auto& field, const char* meaning, const auto& allowed, Effect) {
-                       using Field = std::remove_cvref_t<decltype(field)>;
-                       const std::string text = allowed_text(allowed);
-                       fields.push_back({key, toml_value(field), meaning, text.empty() ? type_name<Field>() : text});
-                   });
+    for_each_field(
+        recipe, [&](const std::string& key, const auto& field, const char* meaning, const auto& allowed, Effect) {
+            using Field = std::remove_cvref_t<decltype(field)>;
+            const std::string text = allowed_text(allowed);
+            fields.push_back({key, base::toml_literal(field), meaning, text.empty() ? type_name<Field>() : text});
+        });
     return fields;
 }
 
@@ -586,7 +629,7 @@ std::vector<std::pair<std::string, std::string>> training_settings(const Recipe&
     std::vector<std::pair<std::string, std::string>> settings;
     for_each_field(recipe, [&](const std::string& key, const auto& field, const char*, const auto&, Effect effect) {
         if (effect == Effect::training) {
-            settings.emplace_back(key, toml_value(field));
+            settings.emplace_back(key, base::toml_literal(field));
         }
     });
     return settings;

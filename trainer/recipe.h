@@ -53,6 +53,14 @@ struct Recipe {
         std::string disk_cache;
     } data;
 
+    struct Scaling {
+        std::string rule = "fixed";
+        std::int64_t short_side = 640;
+        std::int64_t long_side = 1280;
+        std::int64_t multiple = 32;
+        double pixel_budget = 0;
+    } scaling;
+
     struct Optimizer {
         std::string name = "sgd";
         double learning_rate = 0.01;

@@ -69,10 +69,11 @@ RunDirectory RunDirectory::create(const fs::path& path) {
     return RunDirectory(path);
 }
 
-RunDirectory RunDirectory::resume(const fs::path& path, std::uint64_t resumed_at) {
+RunDirectory RunDirectory::resume(const fs::path& path, std::uint64_t resumed_at, bool goes_on) {
     std::string kept;
     for (const json& line : read_metrics(path)) {
-        if (line.value("step", std::uint64_t{0}) <= resumed_at) {
+        const bool is_repeated = line.value("step", std::uint64_t{0}) > resumed_at;
+        if (!is_repeated && !(goes_on && line.contains("steps_left_out"))) {
             kept += line.dump() + "\n";
         }
     }

@@ -18,8 +18,8 @@ double half_cosine(double part) {
     return (1 + std::cos(std::numbers::pi * part)) / 2;
 }
 
-double scaled_rate(const Recipe& recipe) {
-    const double ratio = static_cast<double>(recipe.batch) / static_cast<double>(recipe.optimizer.reference_batch);
+double scaled_rate(const Recipe& recipe, double images_per_step) {
+    const double ratio = images_per_step / static_cast<double>(recipe.optimizer.reference_batch);
     if (recipe.optimizer.learning_rate_rule == "linear") {
         return recipe.optimizer.learning_rate * ratio;
     }
@@ -31,14 +31,14 @@ double scaled_rate(const Recipe& recipe) {
 
 }  // namespace
 
-Schedule::Schedule(const Recipe& recipe, std::uint64_t steps_per_epoch)
+Schedule::Schedule(const Recipe& recipe, std::uint64_t steps_per_epoch, std::optional<double> images_per_step)
     : options_(recipe.schedule),
       momentum_(recipe.optimizer.momentum),
       // Adam's bias correction takes beta1 to be constant.
       warmup_momentum_(recipe.optimizer.name == "sgd" || recipe.optimizer.name == "lars"
                            ? recipe.schedule.warmup_momentum
                            : recipe.optimizer.momentum),
-      peak_rate_(scaled_rate(recipe)),
+      peak_rate_(scaled_rate(recipe, images_per_step.value_or(static_cast<double>(recipe.batch)))),
       steps_per_epoch_(static_cast<double>(steps_per_epoch)),
       total_steps_(steps_per_epoch * static_cast<std::uint64_t>(recipe.epochs)),
       warmup_steps_(static_cast<std::uint64_t>(std::llround(recipe.schedule.warmup_epochs * steps_per_epoch_))) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "trainer/recipe.h"
 
@@ -17,7 +18,8 @@ struct StepRates {
 /// many steps an epoch has. What follows from results, the reductions of "plateau", is the training loop's.
 class Schedule {
   public:
-    Schedule(const Recipe& recipe, std::uint64_t steps_per_epoch);
+    /// `images_per_step`: what the learning-rate rule takes for the effective batch; none: the recipe's batch.
+    Schedule(const Recipe& recipe, std::uint64_t steps_per_epoch, std::optional<double> images_per_step = std::nullopt);
 
     StepRates at(std::uint64_t step) const;
     /// The peak rate after the learning-rate rule.

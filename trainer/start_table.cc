@@ -43,14 +43,26 @@ std::string start_table(const Recipe& recipe, const StartFacts& facts) {
                                         : "none");
     table += row("steps", str(facts.steps_per_epoch, " an epoch, ", facts.total_steps, " in all, ", facts.warmup_steps,
                               " of them warm-up"));
-    table += row("effective batch",
-                 str(recipe.batch, " images = ", recipe.accumulate, " micro-step(s) x ", facts.ranks,
-                     " rank(s) x about ", recipe.batch / recipe.accumulate / static_cast<std::int64_t>(facts.ranks)));
+    if (!facts.shapes.empty()) {
+        table += row("shapes of batches", facts.shapes);
+    }
+    if (facts.images_of_average_step) {
+        table += row("effective batch",
+                     str("up to ", recipe.scaling.pixel_budget, " megapixels and ", recipe.batch, " images, ",
+                         base::fixed(*facts.images_of_average_step, 1), " images on average, in ", recipe.accumulate,
+                         " micro-step(s) on ", facts.ranks, " rank(s)"));
+    } else {
+        table += row("effective batch", str(recipe.batch, " images = ", recipe.accumulate, " micro-step(s) x ",
+                                            facts.ranks, " rank(s) x about ",
+                                            recipe.batch / recipe.accumulate / static_cast<std::int64_t>(facts.ranks)));
+    }
     table +=
         row("gradient",
             str("sum over ranks and micro-steps, divided once by ",
                 loss_is_sum(recipe) ? "(target score sum / images): the mean over targets times the images of the batch"
-                                    : "the global count of targets"));
+                : facts.images_of_average_step
+                    ? "(count of targets x images of an average step / images): an image weighs the same in each batch"
+                    : "the global count of targets"));
     table += row("learning rate", str(recipe.optimizer.learning_rate, " by rule \"",
                                       recipe.optimizer.learning_rate_rule, "\" -> peak ", facts.peak_rate));
     table += row("trainable parameters", str(facts.parameters));

@@ -20,6 +20,8 @@ struct StartFacts {
     std::int64_t room_for_boxes;                     ///< of one image
     std::optional<std::uint64_t> validation_images;  ///< none: no validation data
     std::uint64_t validation_boxes = 0;
+    std::string shapes = {};                       ///< of batches; empty: all have one
+    std::optional<double> images_of_average_step;  ///< where pixels bound the batch
     std::uint64_t steps_per_epoch, total_steps, warmup_steps;
     double peak_rate;
     std::uint64_t parameters;

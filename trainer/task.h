@@ -32,8 +32,9 @@ double fitness(const Evaluation& evaluation);
 
 struct EvaluationOptions {
     std::uint32_t image_size = 640;
-    std::uint64_t batch = 8;  ///< images at a time
-    unsigned threads = 1;     ///< of the loader
+    sharding::ScalingOptions scaling = {};  ///< detection: as SequentialOptions has it
+    std::uint64_t batch = 8;                ///< images at a time
+    unsigned threads = 1;                   ///< of the loader
     double min_score = 0.001;
     std::int64_t max_detections = 300;
     std::size_t pictures = 0;  ///< how many to bring back

@@ -114,7 +114,7 @@ struct Trainer::State {
     std::unique_ptr<comm::GatheredParameters> gathered;  ///< null: they are always whole
     comm::PartitionedOptimizer optimizer;
     RunningStatistics statistics;
-    sharding::EpochOrder order;
+    sharding::BatchOrder batches;
     std::uint64_t steps_per_epoch;
     Schedule schedule;
     Progress progress;
@@ -127,13 +127,14 @@ struct Trainer::State {
     struct EpochSums {
         double seconds = 0, wait = 0, exposed = 0, skew = 0;
         std::uint64_t images = 0;
+        double pixels = 0;                ///< that the network was given, padding included
         std::uint64_t skipped = 0;        ///< samples
         std::uint64_t skipped_steps = 0;  ///< not finite
     } epoch_sums;
     sharding::CacheUse cache_use, cache_use_before_epoch;
     double batch_norm_seconds = 0;  ///< of the step under way: in batch norm's collectives
     comm::SentData sent_before_epoch;
-    double training_seconds = 0, training_wait = 0;
+    double training_seconds = 0, training_wait = 0, training_pixels = 0;
     std::uint64_t training_images = 0;
     std::uint64_t peak_pss = 0;
     double last_resource_reading = -1e9;
@@ -160,8 +161,14 @@ struct Trainer::State {
                            std::span<const at::Tensor> own_losses) const;
     void take_result(json& line);
     bool is_at_end() const;
+    bool has_ended() const;
     bool stopped_early() const;
     std::vector<double> divisors(const comm::Denominators& counts, std::uint64_t images) const;
+    bool has_pixel_budget() const { return recipe.scaling.pixel_budget > 0; }
+    std::optional<double> images_of_average_step() const;
+    std::string shapes_text() const;
+    void warn_of_idle_ranks() const;
+    void add_pixels(json& line, double pixels, std::uint64_t images) const;
     json loss_parts(const comm::Denominators& counts, double& total) const;
     bool reached_step_limit() const;
     std::string display_text() const;
@@ -256,9 +263,9 @@ Trainer::State::State(Recipe the_recipe, const RunStart& start, Communicators co
           [this](const comm::OwnedRange& range) { return reducer.owned_gradient(range); }, make_update_rule(recipe),
           {recipe.clip_norm, recipe.ema.enabled}, gathered.get()),
       statistics(buffers_of(task->network())),
-      order(order_of(recipe, train.size())),
-      steps_per_epoch(order.steps_per_epoch(static_cast<std::uint64_t>(recipe.batch))),
-      schedule(recipe, steps_per_epoch),
+      batches(sharding::batch_order(train, order_of(recipe, train.size()), loader_options(recipe, cores_per_rank))),
+      steps_per_epoch(batches.steps_per_epoch()),
+      schedule(recipe, steps_per_epoch, images_of_average_step()),
       run_path(start.directory) {
     check_recipe(recipe, static_cast<std::int64_t>(ranks()));
     if (gathered && !parameters.frozen.empty()) {
@@ -280,6 +287,7 @@ Trainer::State::State(Recipe the_recipe, const RunStart& start, Communicators co
             {.image_size = options.image_size, .verify_checksums = options.verify_checksums, .decode = options.decode},
             cores_per_rank);
     }
+    warn_of_idle_ranks();
     if (start.checkpoint) {
         load(load_checkpoint(*start.checkpoint), *start.checkpoint);
     }
@@ -349,7 +357,7 @@ double Trainer::State::average_decay() const {
 void Trainer::State::start_run_directory(const RunStart& start) {
     if (start.checkpoint) {
         remove_checkpoints_after(run_path, progress.optimizer_steps);
-        run = RunDirectory::resume(run_path, progress.optimizer_steps);
+        run = RunDirectory::resume(run_path, progress.optimizer_steps, !has_ended());
     } else if (start.may_start_over && holds_run(run_path)) {
         base::log_warning(str(run_path.string(), " holds a run that left no whole checkpoint; it starts over"));
         remove_checkpoints_after(run_path, 0);
@@ -377,11 +385,13 @@ StartFacts Trainer::State::start_facts() const {
             .cores_per_rank = cores_per_rank,
             .training_images = train.size(),
             .training_boxes = train.box_count(),
-            .shuffle_quality = order.shuffle_quality(progress.epoch),
+            .shuffle_quality = batches.samples().shuffle_quality(progress.epoch),
             .classes = train.classes().size(),
             .room_for_boxes = room_for_boxes(recipe, train),
             .validation_images = validation ? std::optional(validation->size()) : std::nullopt,
             .validation_boxes = validation ? validation->box_count() : 0,
+            .shapes = shapes_text(),
+            .images_of_average_step = images_of_average_step(),
             .steps_per_epoch = steps_per_epoch,
             .total_steps = schedule.total_steps(),
             .warmup_steps = schedule.warmup_steps(),
@@ -401,12 +411,66 @@ double Trainer::State::greatest_of_ranks(double value, const char* name) {
 }
 
 std::vector<double> Trainer::State::divisors(const comm::Denominators& counts, std::uint64_t images) const {
+    // Batches filled by pixels hold unlike numbers of images: so that an image weighs the same in each, a mean counts
+    // by the images that it is taken over, as a sum does anyway.
+    const double weight = loss_is_sum(recipe) ? static_cast<double>(images)
+                                              : static_cast<double>(images) /
+                                                    images_of_average_step().value_or(static_cast<double>(images));
     std::vector<double> result;
     for (double count : counts.per_head) {
-        const double targets = std::max(count, 1.0);
-        result.push_back(loss_is_sum(recipe) ? targets / static_cast<double>(images) : targets);
+        result.push_back(std::max(count, 1.0) / weight);
     }
     return result;
+}
+
+/// Where pixels bound the batch; elsewhere the recipe says it.
+std::optional<double> Trainer::State::images_of_average_step() const {
+    return has_pixel_budget() ? std::optional(static_cast<double>(train.size()) / static_cast<double>(steps_per_epoch))
+                              : std::nullopt;
+}
+
+/// Nothing is wrong with a batch of fewer images than ranks, but time is lost.
+void Trainer::State::warn_of_idle_ranks() const {
+    if (!has_pixel_budget() || !is_first()) {
+        return;
+    }
+    const auto canvases = batches.canvases();
+    const sharding::Canvas largest = *std::ranges::max_element(canvases, {}, &sharding::Canvas::pixels);
+    const double room =
+        std::max(1.0, std::floor(recipe.scaling.pixel_budget * 1e6 / static_cast<double>(largest.pixels())));
+    const auto wanted = static_cast<double>(ranks()) * static_cast<double>(recipe.accumulate);
+    if (room < wanted) {
+        base::log_warning(str("scaling.pixel_budget = ", recipe.scaling.pixel_budget, " leaves room for ", room,
+                              " image(s) of ", largest.width, "x", largest.height, ", and ", ranks(), " rank(s) x ",
+                              recipe.accumulate, " micro-step(s) need ", wanted,
+                              ": some ranks have nothing to do in such steps"));
+    }
+}
+
+/// For the start table; empty where all images have one size.
+std::string Trainer::State::shapes_text() const {
+    if (recipe.scaling.rule == "fixed") {
+        return {};
+    }
+    const auto canvases = batches.canvases();
+    const auto [least, most] = std::ranges::minmax(canvases, {}, &sharding::Canvas::pixels);
+    const auto pixels = static_cast<double>(batches.pixels_of_epoch(progress.epoch));
+    json saved;
+    add_pixels(saved, pixels, train.size());
+    const std::uint32_t side = batches.largest_side();
+    return str(canvases.size(), ", from ", least.width, "x", least.height, " to ", most.width, "x", most.height, "; ",
+               fixed(saved["megapixels"], 1), " megapixels in the coming epoch, ",
+               fixed(100 * saved["compute_saved"].get<double>(), 1), "% less than in squares of ", side);
+}
+
+/// What the network is given, and which part less that is than the same images in the largest squares that the rule
+/// knows. All but the attention of a convolutional network costs by the pixel.
+void Trainer::State::add_pixels(json& line, double pixels, std::uint64_t images) const {
+    line["megapixels"] = pixels / 1e6;
+    if (recipe.scaling.rule != "fixed") {
+        const double side = batches.largest_side();
+        line["compute_saved"] = images > 0 ? 1 - pixels / (static_cast<double>(images) * side * side) : 0;
+    }
 }
 
 json Trainer::State::loss_parts(const comm::Denominators& counts, double& total) const {
@@ -494,6 +558,9 @@ void Trainer::State::train_step(const sharding::Batch& batch, double started) {
     epoch_sums.exposed += exposed;
     epoch_sums.skew += gradients.skew_seconds;
     epoch_sums.images += images;
+    const sharding::MicroBatch& shape = batch.micro.front();
+    const double pixels = static_cast<double>(images) * shape.width * shape.height;
+    epoch_sums.pixels += pixels;
     if (is_first()) {
         last_step_text = str("loss ", fixed(loss, 3));
         for (const auto& [name, value] : parts.items()) {
@@ -515,6 +582,10 @@ void Trainer::State::train_step(const sharding::Batch& batch, double started) {
                      {"communication_core_seconds", gradients.core_seconds},
                      {"rank_skew_seconds", gradients.skew_seconds}};
         line.update(parts);
+        if (recipe.scaling.rule != "fixed") {
+            line["width"] = shape.width;
+            line["height"] = shape.height;
+        }
         if (!has_effect) {
             line["skipped_step"] = true;
         }
@@ -652,6 +723,7 @@ Evaluation Trainer::State::evaluate(std::size_t pictures) {
     enter("evaluation");
     swap_average();
     const EvaluationOptions options{.image_size = static_cast<std::uint32_t>(recipe.image_size),
+                                    .scaling = scaling_options(recipe),
                                     .batch = static_cast<std::uint64_t>(recipe.evaluation.batch),
                                     .threads = cores_per_rank,
                                     .min_score = recipe.evaluation.min_score,
@@ -674,13 +746,13 @@ json Trainer::State::epoch_line(std::uint64_t epoch, std::uint64_t steps) const 
                  {"data_wait_fraction", ratio(epoch_sums.wait, epoch_sums.seconds)},
                  {"exposed_communication_fraction", ratio(epoch_sums.exposed, epoch_sums.seconds)},
                  {"rank_skew_fraction", ratio(epoch_sums.skew, epoch_sums.seconds)}};
+    add_pixels(line, epoch_sums.pixels, epoch_sums.images);
     const std::uint64_t samples = cache_use.samples - cache_use_before_epoch.samples;
     const std::uint64_t kept = cache_use.kept - cache_use_before_epoch.kept;
     line["memory_cache_hit_rate"] = ratio(static_cast<double>(kept), static_cast<double>(samples));
     if (preprocessed) {  // it holds every sample, so that what memory doesn't have comes from there
         line["disk_cache_hit_rate"] = 1;
     }
-    cache_use_before_epoch = cache_use;
     if (epoch_sums.skipped > 0) {
         line["skipped_samples"] = epoch_sums.skipped;
     }
@@ -731,6 +803,11 @@ void Trainer::State::take_result(json& line) {
 
 bool Trainer::State::is_at_end() const {
     return progress.epoch >= static_cast<std::uint64_t>(recipe.epochs) || reached_step_limit() || stopped_early();
+}
+
+/// And has said so.
+bool Trainer::State::has_ended() const {
+    return is_at_end() && fs::exists(run_path / "summary.json");
 }
 
 bool Trainer::State::stopped_early() const {
@@ -825,8 +902,9 @@ void Trainer::State::save_weights(const char* file) {
     swap_average();
     with_whole_parameters([&] {
         if (is_first()) {
-            save_network(run_path / file, task->network(),
-                         {recipe.model, train.classes(), recipe.image_size, recipe.small_images});
+            save_network(
+                run_path / file, task->network(),
+                {recipe.model, train.classes(), recipe.image_size, recipe.small_images, scaling_options(recipe)});
         }
     });
     swap_average();
@@ -889,8 +967,10 @@ void Trainer::State::close_epoch_sums() {
     training_seconds += epoch_sums.seconds;
     training_wait += epoch_sums.wait;
     training_images += epoch_sums.images;
+    training_pixels += epoch_sums.pixels;
     epoch_sums = {};
     sent_before_epoch = sent_so_far();
+    cache_use_before_epoch = cache_use;
 }
 
 void Trainer::State::finish_run() {
@@ -904,7 +984,7 @@ void Trainer::State::finish_run() {
         if (is_first()) {
             run->log_metrics(line);
         }
-    } else if (validation && evaluated_at != progress.optimizer_steps) {
+    } else if (validation && (evaluated_at != progress.optimizer_steps || stopped_early())) {  // without pictures
         last_evaluation = evaluate(report_pictures);
     }
     last_resource_reading = 0;
@@ -914,18 +994,19 @@ void Trainer::State::finish_run() {
     if (!is_first()) {
         return;
     }
-    const json summary = {{"model", recipe.model},
-                          {"ranks", ranks()},
-                          {"images_per_second", ratio(static_cast<double>(training_images), training_seconds)},
-                          {"seconds_per_epoch", ratio(training_seconds, static_cast<double>(training_images)) *
-                                                    static_cast<double>(train.size())},
-                          {"peak_pss_mib", pss / (1 << 20)},
-                          {"data_wait_fraction", ratio(training_wait, training_seconds)},
-                          {"metrics", last_evaluation.metrics},
-                          {"epochs", progress.epoch},
-                          {"steps", progress.optimizer_steps},
-                          {"skipped_steps", progress.skipped_steps},
-                          {"best_step", progress.best_step}};
+    json summary = {{"model", recipe.model},
+                    {"ranks", ranks()},
+                    {"images_per_second", ratio(static_cast<double>(training_images), training_seconds)},
+                    {"seconds_per_epoch",
+                     ratio(training_seconds, static_cast<double>(training_images)) * static_cast<double>(train.size())},
+                    {"peak_pss_mib", pss / (1 << 20)},
+                    {"data_wait_fraction", ratio(training_wait, training_seconds)},
+                    {"metrics", last_evaluation.metrics},
+                    {"epochs", progress.epoch},
+                    {"steps", progress.optimizer_steps},
+                    {"skipped_steps", progress.skipped_steps},
+                    {"best_step", progress.best_step}};
+    add_pixels(summary, training_pixels, training_images);
     run->write_summary(summary);
     write_report(run_path, last_evaluation.pictures, train.classes());
     const std::string table =
@@ -940,7 +1021,7 @@ void Trainer::State::finish_run() {
 /// Collective. A run that has reached its end and says so is left as it is; one that was killed before it could is
 /// finished.
 bool Trainer::State::nothing_is_left() {
-    std::int32_t nothing = is_first() && is_at_end() && fs::exists(run_path / "summary.json") ? 1 : 0;
+    std::int32_t nothing = is_first() && has_ended() ? 1 : 0;
     comms.control.broadcast(comm::Buffer::of(std::span<std::int32_t>(&nothing, 1)), comm::Rank{0}, "what is left");
     return nothing != 0;
 }
@@ -966,7 +1047,7 @@ Outcome Trainer::run() {
     const sharding::Share share{static_cast<std::uint64_t>(comm::index_of(s.comms.control.rank())), s.ranks()};
     sharding::LoaderOptions options = loader_options(s.recipe, s.cores_per_rank);
     options.preprocessed = s.preprocessed ? &*s.preprocessed : nullptr;
-    sharding::Loader loader(s.train, s.order, share, options, s.progress.epoch, s.progress.step_in_epoch);
+    sharding::Loader loader(s.train, s.batches, share, options, s.progress.epoch, s.progress.step_in_epoch);
     const std::uint64_t last_step =
         s.recipe.max_steps > 0 ? std::min(static_cast<std::uint64_t>(s.recipe.max_steps), s.schedule.total_steps())
                                : s.schedule.total_steps();

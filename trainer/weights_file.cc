@@ -1,6 +1,7 @@
 #include "trainer/weights_file.h"
 
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -17,11 +18,18 @@ void save_network(const std::filesystem::path& path, const torch::nn::Module& ne
             item.tensor = item.tensor.detach().to(at::kFloat);
         }
     }
-    save_safetensors(path, tensors,
-                     {{"model", facts.model},
-                      {"classes", json(facts.classes).dump()},
-                      {"image_size", base::str(facts.image_size)},
-                      {"small_images", facts.small_images ? "true" : "false"}});
+    std::map<std::string, std::string> metadata{{"model", facts.model},
+                                                {"classes", json(facts.classes).dump()},
+                                                {"image_size", base::str(facts.image_size)},
+                                                {"small_images", facts.small_images ? "true" : "false"}};
+    if (facts.scaling.rule == sharding::ScalingRule::published) {
+        metadata["scaling"] = json{{"rule", "published"},
+                                   {"short_side", facts.scaling.short_side},
+                                   {"long_side", facts.scaling.long_side},
+                                   {"multiple", facts.scaling.multiple}}
+                                  .dump();
+    }
+    save_safetensors(path, tensors, metadata);
 }
 
 namespace {
@@ -64,11 +72,33 @@ void load_initial_network(torch::nn::Module& network, const std::filesystem::pat
                              report.unexpected.size(), " unknown"));
 }
 
+namespace {
+
+/// The file may be anyone's.
+std::uint32_t side_of(const json& scaling, const char* name) {
+    constexpr std::int64_t greatest_side = 1 << 14;
+    const auto side = scaling.at(name).get<std::int64_t>();
+    if (side < 32 || side % 32 != 0 || side > greatest_side) {
+        throw std::runtime_error(base::str("scaling ", name, " = ", side));
+    }
+    return static_cast<std::uint32_t>(side);
+}
+
+}  // namespace
+
 NetworkFacts read_network_facts(const std::filesystem::path& path) {
     const auto metadata = load_safetensors(path).metadata;
     try {
-        return {metadata.at("model"), json::parse(metadata.at("classes")).get<std::vector<std::string>>(),
-                std::stoll(metadata.at("image_size")), metadata.at("small_images") == "true"};
+        NetworkFacts facts{metadata.at("model"), json::parse(metadata.at("classes")).get<std::vector<std::string>>(),
+                           std::stoll(metadata.at("image_size")), metadata.at("small_images") == "true"};
+        if (const auto given = metadata.find("scaling"); given != metadata.end()) {
+            const json scaling = json::parse(given->second);
+            facts.scaling = {.rule = sharding::ScalingRule::published,
+                             .short_side = side_of(scaling, "short_side"),
+                             .long_side = side_of(scaling, "long_side"),
+                             .multiple = side_of(scaling, "multiple")};
+        }
+        return facts;
     } catch (const std::exception& error) {
         throw base::Error(base::str(path.string(), ": the metadata doesn't say which model these weights belong to (",
                                     error.what(), "); predict takes --model, --classes and --size for such a file"));

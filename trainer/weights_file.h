@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "sharding/scaling.h"
+
 namespace torch::nn {
 class Module;
 }
@@ -17,6 +19,7 @@ struct NetworkFacts {
     std::vector<std::string> classes;
     std::int64_t image_size = 640;
     bool small_images = false;
+    sharding::ScalingOptions scaling = {};  ///< published, where images are to come in rectangles
 };
 
 /// Parameters and buffers under their public names, as FP32 (numbers of batches as int64), written whole.

@@ -38,13 +38,19 @@ struct MadeSweep {
         }
         info.measurements = {{"speed", 12, {}}};
         const std::vector<std::size_t> none(factors.size(), 0);
-        info.arms.push_back({.name = "baseline", .levels = none, .settings = "as the recipe says", .command = "lockstep train recipe.toml", .impossible = {}});
-        info.arms.push_back({.name = "again", .levels = none, .settings = "", .command = "", .is_control = true, .impossible = {}});
+        info.arms.push_back({.name = "baseline",
+                             .levels = none,
+                             .settings = "as the recipe says",
+                             .command = "lockstep train recipe.toml",
+                             .impossible = {}});
+        info.arms.push_back(
+            {.name = "again", .levels = none, .settings = "", .command = "", .is_control = true, .impossible = {}});
         add_launches("baseline", 1, 1);
         add_launches("again", 1, 1);
     }
     SweepArm& add_arm(const std::string& name, const std::vector<std::size_t>& levels, double time, double memory) {
-        info.arms.push_back({.name = name, .levels = levels, .settings = name + "=on", .command = "train " + name, .impossible = {}});
+        info.arms.push_back(
+            {.name = name, .levels = levels, .settings = name + "=on", .command = "train " + name, .impossible = {}});
         add_launches(name, time, memory);
         return info.arms.back();
     }
@@ -130,7 +136,7 @@ TEST(Analysis, FailedAndStrangeLaunchesDoNotCount) {
     const SweepAnalysis sweep = made.analysed();
     EXPECT_FALSE(sweep.find("seconds_per_image")->of_arm(2).has_value());
     EXPECT_EQ(sweep.failures[2], "out of memory");
-    EXPECT_TRUE(base::contains(markdown_report(sweep, {}), "failed: out of memory"));
+    EXPECT_TRUE(base::contains(markdown_report(sweep, {}), "Failed: precision: out of memory"));
     EXPECT_LT(sweep.find("seconds_per_image")->values[0].at(1), 1);
 }
 

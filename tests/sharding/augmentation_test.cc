@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 #include <numbers>
+#include <opencv2/core.hpp>
 #include <opencv2/imgproc.hpp>
 #include <set>
 #include <string>
@@ -30,16 +31,27 @@ Box box(float x1, float y1, float x2, float y2, int class_index = 0, std::uint8_
     return {x1, y1, x2, y2, (x2 - x1) * (y2 - y1), class_index, flags, 0};
 }
 
+Sample sample_of(const Photo& photo, std::uint64_t id) {
+    return {.id = id,
+            .image_id = 0,
+            .width = static_cast<std::uint32_t>(photo.pixels.cols),
+            .height = static_cast<std::uint32_t>(photo.pixels.rows),
+            .label = -1,
+            .bytes = {},
+            .boxes = photo.boxes};
+}
+
 FittedSample fitted(const Photo& photo, std::uint64_t id, std::uint32_t size, Task task) {
-    const Sample sample{.id = id,
-                        .image_id = 0,
-                        .width = static_cast<std::uint32_t>(photo.pixels.cols),
-                        .height = static_cast<std::uint32_t>(photo.pixels.rows),
-                        .label = -1,
-                        .bytes = {},
-                        .boxes = photo.boxes};
     const auto owner = std::make_shared<cv::Mat>(photo.pixels);
-    return fit(sample, {owner, owner->data}, task, size);
+    return fit(sample_of(photo, id), {owner, owner->data}, task, size);
+}
+
+FittedSample fitted(const Photo& photo, std::uint64_t id, const SideBounds& bounds) {
+    const Sample sample = sample_of(photo, id);
+    const auto owner = std::make_shared<cv::Mat>(photo.pixels);
+    ImageBuffers buffers;
+    return resized({.source = sample, .width = sample.width, .height = sample.height, .pixels = {owner, owner->data}},
+                   fitted_size({sample.width, sample.height}, bounds), buffers);
 }
 
 struct Made {
@@ -58,6 +70,18 @@ class Studio {
           size_(size),
           task_(task),
           augmenter_(options, task, size, seed, closing_epoch, photos_.size()) {}
+
+    Made make_on(const Canvas& canvas, std::uint64_t epoch, std::uint64_t id) const {
+        Made made;
+        made.pixels.create(static_cast<int>(canvas.height), static_cast<int>(canvas.width), CV_8UC3);
+        const auto fetch = [&](std::uint64_t wanted) {
+            made.fetched.push_back(wanted);
+            return fitted(photos_.at(wanted), wanted, canvas.bounds);
+        };
+        made.placement =
+            augmenter_.make(epoch, id, canvas, fetch, {made.pixels.data, made.pixels.total() * 3}, made.boxes);
+        return made;
+    }
 
     Made make(std::uint64_t epoch, std::uint64_t id) const {
         Made made;
@@ -163,83 +187,99 @@ struct Transform {
     bool turns_boxes;  ///< a turned rectangle that is cut by the border no longer fills its box
 };
 
-class BoxesFollowThePixels : public testing::TestWithParam<Transform> {};
+class BoxesFollowThePixels : public testing::TestWithParam<Transform> {
+  protected:
+    /// A square, and where nothing turns by quarters a landscape and a portrait.
+    static std::vector<Canvas> canvases() {
+        const SideBounds bounds{96, 160};
+        const bool turns = enabled(GetParam().set).quarter_turns > 0;
+        return turns ? std::vector{Canvas::square(128)}
+                     : std::vector{Canvas::square(128), Canvas{160, 96, bounds}, Canvas{128, 160, bounds}};
+    }
+    static bool lies_inside(const TargetBox& box, const Canvas& canvas) {
+        return box.x1 > 0 && box.y1 > 0 && box.x2 < static_cast<float>(canvas.width) &&
+               box.y2 < static_cast<float>(canvas.height);
+    }
+};
 
 TEST_P(BoxesFollowThePixels, OfOneImage) {
-    const std::uint32_t size = 128;
-    const Photo photo = with_rectangle(200, 150, {70, 40, 45, 60}, 0);
-    const double area = 45.0 * 60.0 * 0.64 * 0.64;
-    const Studio studio({photo}, enabled(GetParam().set), size);
-    int compared = 0;
-    for (std::uint64_t epoch = 0; epoch < 200; ++epoch) {
-        const Made made = studio.make(epoch, 0);
-        const Found found = find_colour(made.pixels, 0);
-        if (made.boxes.empty()) {
-            EXPECT_LT(found.pixels, 0.15 * area * 2.25) << "epoch " << epoch << " lost its box";
-            continue;
-        }
-        ASSERT_EQ(made.boxes.size(), 1u);
-        const TargetBox& b = made.boxes[0];
-        EXPECT_GE(std::min(b.x1, b.y1), 0);
-        EXPECT_LE(std::max(b.x2, b.y2), size);
-        const bool inside = b.x1 > 0 && b.y1 > 0 && b.x2 < size && b.y2 < size;
-        if (GetParam().turns_boxes && !inside) {
-            continue;
-        }
-        ++compared;
-        EXPECT_NEAR(b.x1, found.left, 1.5) << "epoch " << epoch;
-        EXPECT_NEAR(b.y1, found.top, 1.5) << "epoch " << epoch;
-        EXPECT_NEAR(b.x2, found.right, 1.5) << "epoch " << epoch;
-        EXPECT_NEAR(b.y2, found.bottom, 1.5) << "epoch " << epoch;
-    }
-    EXPECT_GT(compared, 100);
-}
-
-TEST_P(BoxesFollowThePixels, OfAMosaic) {
-    const std::uint32_t size = 128;
-    std::vector<Photo> photos;
-    for (int colour = 0; colour < 6; ++colour) {
-        const int width = 128 - 8 * colour;  // tiles of unlike shapes
-        photos.push_back(with_rectangle(width, 128, {20 + 5 * colour, 30, 35, 40 + 8 * colour}, colour));
-    }
-    const Studio studio(photos, enabled([](AugmentationOptions& options) {
-                            GetParam().set(options);
-                            options.mosaic = 1;
-                        }),
-                        size);
-    int compared = 0;
-    for (std::uint64_t epoch = 0; epoch < 900; ++epoch) {
-        const Made made = studio.make(epoch, epoch % 6);
-        ASSERT_EQ(made.fetched.size(), 4u);
-        ASSERT_EQ(made.placement.partners, 3u);
-        const std::set<std::uint64_t> distinct(made.fetched.begin(), made.fetched.end());
-        if (distinct.size() < 4) {
-            continue;  // a colour twice: its bounding box says nothing
-        }
-        std::set<int> with_box;
-        for (const TargetBox& b : made.boxes) {
-            ASSERT_TRUE(distinct.contains(b.class_index));
-            ASSERT_TRUE(with_box.insert(b.class_index).second) << "two boxes of class " << b.class_index;
-            const bool inside = b.x1 > 0 && b.y1 > 0 && b.x2 < size && b.y2 < size;
+    for (const Canvas& canvas : canvases()) {
+        const Photo photo = with_rectangle(200, 150, {70, 40, 45, 60}, 0);
+        const double area = 45.0 * 60.0 * 0.64 * 0.64;
+        const Studio studio({photo}, enabled(GetParam().set), 128);
+        int compared = 0;
+        for (std::uint64_t epoch = 0; epoch < 200; ++epoch) {
+            const Made made = studio.make_on(canvas, epoch, 0);
+            const Found found = find_colour(made.pixels, 0);
+            if (made.boxes.empty()) {
+                EXPECT_LT(found.pixels, 0.15 * area * 2.25) << "epoch " << epoch << " lost its box";
+                continue;
+            }
+            ASSERT_EQ(made.boxes.size(), 1u);
+            const TargetBox& b = made.boxes[0];
+            EXPECT_GE(std::min(b.x1, b.y1), 0);
+            EXPECT_LE(b.x2, canvas.width);
+            EXPECT_LE(b.y2, canvas.height);
+            const bool inside = lies_inside(b, canvas);
             if (GetParam().turns_boxes && !inside) {
                 continue;
             }
-            const Found found = find_colour(made.pixels, b.class_index);
             ++compared;
-            EXPECT_NEAR(b.x1, found.left, 1.5) << "epoch " << epoch << " class " << b.class_index;
-            EXPECT_NEAR(b.y1, found.top, 1.5) << "epoch " << epoch << " class " << b.class_index;
-            EXPECT_NEAR(b.x2, found.right, 1.5) << "epoch " << epoch << " class " << b.class_index;
-            EXPECT_NEAR(b.y2, found.bottom, 1.5) << "epoch " << epoch << " class " << b.class_index;
+            EXPECT_NEAR(b.x1, found.left, 1.5) << "epoch " << epoch;
+            EXPECT_NEAR(b.y1, found.top, 1.5) << "epoch " << epoch;
+            EXPECT_NEAR(b.x2, found.right, 1.5) << "epoch " << epoch;
+            EXPECT_NEAR(b.y2, found.bottom, 1.5) << "epoch " << epoch;
         }
-        for (std::uint64_t id : distinct) {
-            if (!with_box.contains(static_cast<int>(id))) {
-                const Box& source = photos[id].boxes[0];
-                EXPECT_LT(find_colour(made.pixels, static_cast<int>(id)).pixels, 0.15 * source.area * 2.25)
-                    << "epoch " << epoch << " class " << id << " lost its box";
+        EXPECT_GT(compared, 100) << canvas.width << "x" << canvas.height;
+    }
+}
+
+TEST_P(BoxesFollowThePixels, OfAMosaic) {
+    for (const Canvas& canvas : canvases()) {
+        std::vector<Photo> photos;
+        for (int colour = 0; colour < 6; ++colour) {
+            const int width = 128 - 8 * colour;  // tiles of unlike shapes
+            photos.push_back(with_rectangle(width, 128, {20 + 5 * colour, 30, 35, 40 + 8 * colour}, colour));
+        }
+        const Studio studio(photos, enabled([](AugmentationOptions& options) {
+                                GetParam().set(options);
+                                options.mosaic = 1;
+                            }),
+                            128);
+        int compared = 0;
+        for (std::uint64_t epoch = 0; epoch < 900; ++epoch) {
+            const Made made = studio.make_on(canvas, epoch, epoch % 6);
+            ASSERT_EQ(made.fetched.size(), 4u);
+            ASSERT_EQ(made.placement.partners, 3u);
+            const std::set<std::uint64_t> distinct(made.fetched.begin(), made.fetched.end());
+            if (distinct.size() < 4) {
+                continue;  // a colour twice: its bounding box says nothing
+            }
+            std::set<int> with_box;
+            for (const TargetBox& b : made.boxes) {
+                ASSERT_TRUE(distinct.contains(b.class_index));
+                ASSERT_TRUE(with_box.insert(b.class_index).second) << "two boxes of class " << b.class_index;
+                const bool inside = lies_inside(b, canvas);
+                if (GetParam().turns_boxes && !inside) {
+                    continue;
+                }
+                const Found found = find_colour(made.pixels, b.class_index);
+                ++compared;
+                EXPECT_NEAR(b.x1, found.left, 1.5) << "epoch " << epoch << " class " << b.class_index;
+                EXPECT_NEAR(b.y1, found.top, 1.5) << "epoch " << epoch << " class " << b.class_index;
+                EXPECT_NEAR(b.x2, found.right, 1.5) << "epoch " << epoch << " class " << b.class_index;
+                EXPECT_NEAR(b.y2, found.bottom, 1.5) << "epoch " << epoch << " class " << b.class_index;
+            }
+            for (std::uint64_t id : distinct) {
+                if (!with_box.contains(static_cast<int>(id))) {
+                    const Box& source = photos[id].boxes[0];
+                    EXPECT_LT(find_colour(made.pixels, static_cast<int>(id)).pixels, 0.15 * source.area * 2.25)
+                        << "epoch " << epoch << " class " << id << " lost its box";
+                }
             }
         }
+        EXPECT_GT(compared, 60) << canvas.width << "x" << canvas.height;
     }
-    EXPECT_GT(compared, 60);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -654,6 +694,71 @@ TEST_P(Exactly, NothingDrawnIsTheLetterbox) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, Exactly, testing::Values(64, 57));
+
+// ---- Rectangles
+
+/// The middle of what the square shows, where both place a sample alike.
+TEST(Rectangles, AreTheMiddleOfTheSquareLetterbox) {
+    for (const auto& [width, height] : {std::pair{100, 50}, {50, 100}, {64, 32}, {300, 148}}) {
+        Photo photo{noise(width, height, 5), {box(3, 4, 40, 30), box(10, 10, 20, 31)}};
+        const Studio studio({photo}, {}, 64);
+        const Made square = studio.make(0, 0);
+        const bool is_wide = width > height;
+        const Canvas canvas{is_wide ? 64U : 32U, is_wide ? 32U : 64U, {64, 64}};
+        const Made made = studio.make_on(canvas, 0, 0);
+        const cv::Rect middle(is_wide ? 0 : 16, is_wide ? 16 : 0, made.pixels.cols, made.pixels.rows);
+        EXPECT_TRUE(same_pixels(made.pixels, square.pixels(middle))) << width << "x" << height;
+        ASSERT_EQ(made.boxes.size(), 2u);
+        for (std::size_t i = 0; i < 2; ++i) {
+            EXPECT_NEAR(made.boxes[i].x1, square.boxes[i].x1 - static_cast<float>(middle.x), 1e-5);
+            EXPECT_NEAR(made.boxes[i].y1, square.boxes[i].y1 - static_cast<float>(middle.y), 1e-5);
+            EXPECT_NEAR(made.boxes[i].x2, square.boxes[i].x2 - static_cast<float>(middle.x), 1e-5);
+            EXPECT_NEAR(made.boxes[i].y2, square.boxes[i].y2 - static_cast<float>(middle.y), 1e-5);
+        }
+        EXPECT_EQ(made.placement.letterbox.scale, square.placement.letterbox.scale);
+        EXPECT_EQ(made.placement.letterbox.pad_left,
+                  square.placement.letterbox.pad_left - static_cast<float>(middle.x));
+        EXPECT_EQ(made.placement.letterbox.pad_top, square.placement.letterbox.pad_top - static_cast<float>(middle.y));
+    }
+}
+
+TEST(Rectangles, HoldASampleOfThePublishedSizeInTheirMiddle) {
+    const ScalingOptions options{
+        .rule = ScalingRule::published, .short_side = 64, .long_side = 128, .multiple = 32, .megapixels = 0};
+    for (const auto& [width, height] : {std::pair{100, 53}, {53, 100}, {64, 64}, {500, 40}, {31, 37}}) {
+        const Photo photo{noise(width, height, 6), {box(0, 0, width, height)}};
+        const ImageSize size{static_cast<std::uint32_t>(width), static_cast<std::uint32_t>(height)};
+        const Canvas canvas = Canvas::of_sample(size, options);
+        const Made made = Studio({photo}, {}, 64).make_on(canvas, 0, 0);
+
+        const double scale = std::min(64.0 / std::min(width, height), 128.0 / std::max(width, height));
+        cv::Mat small;
+        cv::resize(photo.pixels, small,
+                   {static_cast<int>(std::lround(width * scale)), static_cast<int>(std::lround(height * scale))});
+        const cv::Rect place((made.pixels.cols - small.cols) / 2, (made.pixels.rows - small.rows) / 2, small.cols,
+                             small.rows);
+        cv::Mat expected(made.pixels.size(), CV_8UC3, cv::Scalar::all(114));
+        small.copyTo(expected(place));
+        EXPECT_TRUE(same_pixels(made.pixels, expected)) << width << "x" << height;
+        ASSERT_EQ(made.boxes.size(), 1u);
+        EXPECT_NEAR(made.boxes[0].x1, place.x, 0.51);
+        EXPECT_NEAR(made.boxes[0].y2, place.y + place.height, 0.51);
+    }
+}
+
+TEST(Rectangles, FlipsAreMirrors) {
+    const Photo photo{noise(90, 50, 7), {}};
+    const Canvas canvas{96, 64, {64, 96}};
+    const Made plain = Studio({photo}, {}, 64).make_on(canvas, 0, 0);
+    for (const int direction : {0, 1}) {  // of cv::flip: around x, around y
+        const Studio studio(
+            {photo},
+            enabled([&](AugmentationOptions& o) { (direction == 1 ? o.flip_horizontal : o.flip_vertical) = 1; }), 64);
+        cv::Mat expected;
+        cv::flip(plain.pixels, expected, direction);
+        EXPECT_TRUE(same_pixels(studio.make_on(canvas, 0, 0).pixels, expected)) << direction;
+    }
+}
 
 TEST(Boxes, CrowdDifficultAndEmptyOnesAreLeftOut) {
     const Photo photo{noise(40, 40, 1),

@@ -305,6 +305,34 @@ TEST_F(ImportComposedTest, ScenesHaveAsManyArticlesAsFit) {
     }
 }
 
+TEST_F(ImportComposedTest, ScenesOfUnlikeShapesLieAndStand) {
+    options.longest = 160;
+    options.images = 40;
+    import_composed(options);
+    const Dataset set = Dataset::open(path("out"));
+    int lying = 0, standing = 0;
+    std::uint32_t longest = 0;
+    for (std::uint64_t id = 0; id < set.size(); ++id) {
+        const Sample sample = set.sample(id);
+        EXPECT_EQ(std::min(sample.width, sample.height), 96u) << "scene " << id;
+        longest = std::max({longest, sample.width, sample.height});
+        lying += sample.width > sample.height;
+        standing += sample.width < sample.height;
+        const Scene scene = compose_scene(rectangles(), {Image::blank(200, 170)}, options, id);
+        EXPECT_EQ(scene.image.width, sample.width);
+        EXPECT_EQ(scene.image.height, sample.height);
+        for (const Box& box : scene.boxes) {
+            EXPECT_LE(box.x2, static_cast<float>(sample.width));
+            EXPECT_LE(box.y2, static_cast<float>(sample.height));
+        }
+    }
+    EXPECT_GT(lying, 8);
+    EXPECT_GT(standing, 8);
+    EXPECT_GT(longest, 150u);
+    EXPECT_LE(longest, 160u);
+    EXPECT_NO_THROW(verify_all(set));
+}
+
 TEST_F(ImportComposedTest, ContradictionsAndMissingPhotos) {
     const auto refused = [&](auto change) {
         ComposedOptions wrong = options;
@@ -316,6 +344,7 @@ TEST_F(ImportComposedTest, ContradictionsAndMissingPhotos) {
     refused([](ComposedOptions& o) { o.smallest = 0; });
     refused([](ComposedOptions& o) { o.smallest = o.largest + 1; });
     refused([](ComposedOptions& o) { o.size = 0; });
+    refused([](ComposedOptions& o) { o.longest = o.size - 1; });
     refused([](ComposedOptions& o) { o.most_articles = 0; });
     refused([](ComposedOptions& o) { o.fewest_articles = o.most_articles + 1; });
     refused([](ComposedOptions& o) { o.fewest_articles = 0; });

@@ -106,6 +106,23 @@ TEST_F(LoaderMemory, NothingLargeIsAllocatedOnceItIsWarm) {
     }
 }
 
+TEST_F(LoaderMemory, NothingLargeIsAllocatedForShapesThatWereThereBefore) {
+    const Dataset set = dataset(Encoding::encoded, 40, 160, 120, ReadPath::mmap);
+    LoaderOptions options = options_of(96);
+    options.scaling = {
+        .rule = ScalingRule::squares, .short_side = 64, .long_side = 160, .multiple = 32, .megapixels = 0};
+    Loader loader(set, EpochOrder(OrderKind::full, 1, set.size()), {}, options);
+    const auto take = [&](int batches) {
+        for (int i = 0; i < batches; ++i) {
+            loader.give_back(loader.next());
+        }
+    };
+    take(60);
+    const std::uint64_t before = large_allocations;
+    take(60);
+    EXPECT_EQ(large_allocations - before, 0u);
+}
+
 TEST_F(LoaderMemory, MappedShardsAreLetGoOf) {
     constexpr std::uint64_t mib = 1 << 20;
     const Dataset set = dataset(Encoding::raw, 160, 512, 400);  // 94 MiB

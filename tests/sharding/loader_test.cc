@@ -237,6 +237,203 @@ TEST_P(LoaderWithRanks, SharesOfAllRanksMakeTheBatchOfOne) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, LoaderWithRanks, testing::Values(1, 2, 3, 4));
 
+/// Options under which batches have shapes of their own: 32x32, 64x32 and 32x64 under the published rule, whose samples
+/// are 32x32 to 45x32 and 32x48; or squares of 32, 64 and 96. Budgets of pixels hold a few samples.
+std::vector<LoaderOptions> scaled_options(std::uint64_t accumulate = 1) {
+    std::vector<LoaderOptions> all;
+    for (const ScalingRule rule : {ScalingRule::published, ScalingRule::squares}) {
+        for (const double megapixels : {0.0, 0.01}) {
+            LoaderOptions options = options_with(5, accumulate);
+            options.scaling = {.rule = rule,
+                               .short_side = 32,
+                               .long_side = rule == ScalingRule::published ? 64U : 96U,
+                               .multiple = 32,
+                               .megapixels = megapixels};
+            if (rule == ScalingRule::published) {
+                options.augmentation.quarter_turns = 0;
+            }
+            all.push_back(options);
+        }
+    }
+    return all;
+}
+
+std::string name_of(const LoaderOptions& options) {
+    return base::str("rule ", static_cast<int>(options.scaling.rule), ", ", options.scaling.megapixels, " Mpx");
+}
+
+FittedSample fitted_photo(const Dataset& set, std::uint64_t id, const SideBounds& bounds) {
+    const auto image = std::make_shared<Image>(photo(id));
+    ImageBuffers buffers;
+    return resized({.source = set.sample(id),
+                    .width = image->width,
+                    .height = image->height,
+                    .pixels = {image, image->pixels.data()}},
+                   fitted_size({image->width, image->height}, bounds), buffers);
+}
+
+TEST_F(LoaderTest, BatchesOfShapesOfTheirOwnAreWhatTheirOrderAndTheAugmenterSay) {
+    write_photos(path("set"));
+    const Dataset set = Dataset::open(path("set"));
+    for (const LoaderOptions& options : scaled_options(2)) {
+        const BatchOrder order = batch_order(set, shuffled(), options);
+        Loader loader(set, order, {}, options);
+        const Augmenter augmenter(options.augmentation, Task::detection, 32, 5, 1, images);
+        std::set<std::pair<std::uint32_t, std::uint32_t>> shapes;
+        std::uint64_t boxes = 0, partners = 0;
+        for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
+            const BatchesOfEpoch planned(order, epoch);
+            Ledger ledger;
+            for (std::uint64_t step = 0; step < order.steps_per_epoch(); ++step) {
+                const Batch batch = loader.next();
+                EXPECT_EQ(batch.epoch, epoch);
+                EXPECT_EQ(batch.step, step);
+                EXPECT_EQ(batch.positions, planned.batch(step).positions);
+                const Canvas canvas = planned.batch(step).canvas;
+                std::uint64_t position = batch.positions.begin;
+                for (const MicroBatch& micro : batch.micro_steps()) {
+                    ASSERT_EQ(micro.width, canvas.width);
+                    ASSERT_EQ(micro.height, canvas.height);
+                    ASSERT_EQ(micro.pixels.size(), micro.count * canvas.pixels() * 3);
+                    shapes.insert({micro.width, micro.height});
+                    std::vector<std::uint8_t> pixels(canvas.pixels() * 3);
+                    std::vector<TargetBox> expected_boxes;
+                    const auto fetch = [&](std::uint64_t id) { return fitted_photo(set, id, canvas.bounds); };
+                    for (std::uint32_t image = 0; image < micro.count; ++image) {
+                        const std::uint64_t id = planned.sample_at(position++);
+                        ledger.enter(id);
+                        EXPECT_EQ(micro.sample_ids[image], id);
+                        const std::size_t first_box = expected_boxes.size();
+                        partners += augmenter.make(epoch, id, canvas, fetch, pixels, expected_boxes).partners;
+                        for (std::size_t i = first_box; i < expected_boxes.size(); ++i) {
+                            expected_boxes[i].image = image;
+                        }
+                        EXPECT_TRUE(std::ranges::equal(
+                            pixels, std::span(micro.pixels).subspan(image * pixels.size(), pixels.size())))
+                            << name_of(options) << ", sample " << id;
+                    }
+                    EXPECT_EQ(micro.boxes, expected_boxes) << name_of(options);
+                    boxes += micro.boxes.size();
+                    partners -= micro.partners;
+                }
+                EXPECT_EQ(position, batch.positions.end);
+            }
+            EXPECT_EQ(ledger, Ledger::whole(images));
+        }
+        // Only one sample is a square under the published rule, and so it is padded with the others that are left.
+        EXPECT_EQ(shapes.size(), options.scaling.rule == ScalingRule::published ? 2u : 3u) << name_of(options);
+        EXPECT_GT(boxes, 50u);
+        EXPECT_EQ(partners, 0u);
+    }
+}
+
+/// The shares of all ranks, joined.
+std::vector<Batch> joined(const std::vector<std::vector<Batch>>& shares) {
+    std::vector<Batch> whole = shares[0];
+    for (std::size_t b = 0; b < whole.size(); ++b) {
+        for (std::size_t m = 0; m < whole[b].micro.size(); ++m) {
+            whole[b].micro[m] = {};
+            for (const auto& share : shares) {
+                append(whole[b].micro[m], share[b].micro.at(m));
+                EXPECT_EQ(share[b].micro[m].width, shares[0][b].micro[m].width) << "one shape on all ranks";
+                EXPECT_EQ(share[b].micro[m].height, shares[0][b].micro[m].height) << "one shape on all ranks";
+            }
+        }
+    }
+    return whole;
+}
+
+TEST_P(LoaderWithRanks, SharesAreOfOneShapeAndMakeTheBatchOfOne) {
+    write_photos(path("set"));
+    const Dataset set = Dataset::open(path("set"));
+    const std::uint64_t ranks = GetParam();
+    for (const std::uint64_t accumulate : {1, 3}) {
+        for (const LoaderOptions& options : scaled_options(accumulate)) {
+            const BatchOrder order = batch_order(set, shuffled(), options);
+            const std::size_t batches = 2 * order.steps_per_epoch() + 1;
+            Loader single(set, order, {}, options);
+            const std::vector<Batch> whole = take(single, batches);
+            std::vector<std::vector<Batch>> shares;
+            for (std::uint64_t rank = 0; rank < ranks; ++rank) {
+                Loader loader(set, shuffled(), {.rank = rank, .ranks = ranks}, options);
+                shares.push_back(take(loader, batches));
+            }
+            expect_same(joined(shares), whole);
+        }
+    }
+}
+
+/// What one number of ranks has begun, another goes on with, in the middle of an epoch.
+TEST_P(LoaderWithRanks, GoOnWhereAnotherNumberOfRanksStopped) {
+    write_photos(path("set"));
+    const Dataset set = Dataset::open(path("set"));
+    const std::uint64_t ranks = GetParam();
+    for (const LoaderOptions& options : scaled_options(2)) {
+        const BatchOrder order = batch_order(set, shuffled(), options);
+        const std::uint64_t steps = order.steps_per_epoch();
+        Loader straight(set, order, {}, options);
+        const std::vector<Batch> all = take(straight, 2 * steps);
+        for (const std::uint64_t done : {std::uint64_t{1}, steps / 2, steps - 1, steps}) {
+            std::vector<std::vector<Batch>> shares;
+            for (std::uint64_t rank = 0; rank < ranks; ++rank) {
+                Loader loader(set, order, {.rank = rank, .ranks = ranks}, options, 0, done);
+                shares.push_back(take(loader, steps));
+            }
+            const auto begin = all.begin() + static_cast<std::ptrdiff_t>(done);
+            expect_same(joined(shares), [&] {
+                Loader resumed(set, order, {}, options, 0, done);
+                return take(resumed, steps);
+            }());
+            for (std::size_t i = 0; i < steps; ++i) {
+                EXPECT_EQ(shares[0][i].positions, (begin + static_cast<std::ptrdiff_t>(i))->positions)
+                    << name_of(options) << ", after " << done;
+            }
+            expect_same(joined(shares), joined({{begin, begin + static_cast<std::ptrdiff_t>(steps)}}));
+        }
+    }
+}
+
+TEST_F(LoaderTest, ThreadsPrefetchAndRecyclingChangeNoShape) {
+    write_photos(path("set"));
+    const Dataset set = Dataset::open(path("set"));
+    for (LoaderOptions options : scaled_options(2)) {
+        options.threads = 1;
+        Loader plain(set, shuffled(), {}, options);
+        const std::vector<Batch> expected = take(plain, 15);
+        options.threads = 4;
+        options.prefetch = 3;
+        Loader loader(set, shuffled(), {}, options);
+        std::vector<Batch> got;
+        for (std::size_t i = 0; i < expected.size(); ++i) {
+            Batch batch = loader.next();
+            got.push_back(batch);
+            loader.give_back(std::move(batch));
+        }
+        expect_same(got, expected);
+    }
+}
+
+TEST_F(LoaderTest, RefusesScalingThatCanNotBe) {
+    write_photos(path("set"));
+    write_photos(path("labels"), Task::classification);
+    write_photos(path("raw"), Task::detection, Encoding::raw);
+    const Dataset set = Dataset::open(path("set"));
+    const LoaderOptions options = scaled_options().front();
+    const auto message = [&](const std::string& data, const auto& change) {
+        const Dataset other = Dataset::open(path(data));
+        LoaderOptions changed = options;
+        change(changed);
+        return error_of([&] { Loader(other, shuffled(), {}, changed); });
+    };
+    EXPECT_TRUE(contains(message("labels", [](auto& o) { o.augmentation.enabled = false; }), "scaling.rule"));
+    EXPECT_TRUE(contains(message("raw", [](auto&) {}), "without --raw"));
+    EXPECT_TRUE(contains(message("set", [](auto& o) { o.augmentation.quarter_turns = 0.5; }),
+                         "augmentation.quarter_turns = 0.5"));
+    EXPECT_TRUE(contains(message("set", [&](auto& o) { o.preprocessed = &set; }), "disk cache"));
+    EXPECT_TRUE(contains(message("set", [](auto& o) { o.scaling.long_side = 1 << 20; }), "image_size = 1048576"));
+    EXPECT_NO_THROW(Loader(set, shuffled(), {}, options));
+}
+
 TEST_F(LoaderTest, ARankWithoutASingleImageStillGetsItsBatches) {
     write_photos(path("set"));
     const Dataset set = Dataset::open(path("set"));
@@ -731,6 +928,46 @@ TEST_F(LoaderTest, SequentialReaderGivesEverySampleOfItsRangeOnceInOrder) {
     EXPECT_FALSE(nothing.next().has_value());
     EXPECT_THROW(SequentialReader(set, {0, images + 1}, {}), base::InternalError);
     EXPECT_THROW(SequentialReader(set, {0, images}, {.batch = 0}), base::UsageError);
+}
+
+TEST_F(LoaderTest, SequentialReaderGivesEachSampleInItsOwnShape) {
+    write_photos(path("set"));
+    const Dataset set = Dataset::open(path("set"));
+    const ScalingOptions scaling = scaled_options().front().scaling;
+    for (const PositionRange range : {PositionRange{0, images}, PositionRange{4, 13}, PositionRange{22, 23}}) {
+        SequentialReader reader(set, range, {.image_size = 32, .scaling = scaling, .batch = 4, .threads = 3});
+        Ledger ledger;
+        std::size_t batches = 0;
+        while (std::optional<MicroBatch> batch = reader.next()) {
+            ++batches;
+            ASSERT_GE(batch->count, 1u);
+            ASSERT_LE(batch->count, 4u);
+            for (std::uint32_t image = 0; image < batch->count; ++image) {
+                const std::uint64_t id = batch->sample_ids[image];
+                ledger.enter(id);
+                const Image source = photo(id);
+                const Canvas canvas = Canvas::of_sample({source.width, source.height}, scaling);
+                EXPECT_EQ(batch->width, canvas.width) << "sample " << id;
+                EXPECT_EQ(batch->height, canvas.height) << "sample " << id;
+                std::vector<std::uint8_t> pixels(canvas.pixels() * 3);
+                std::vector<TargetBox> boxes;
+                const auto fetch = [&](std::uint64_t wanted) { return fitted_photo(set, wanted, canvas.bounds); };
+                const Placement placement =
+                    Augmenter({}, Task::detection, 32, 0, 0, images).make(0, id, canvas, fetch, pixels, boxes);
+                EXPECT_TRUE(
+                    std::ranges::equal(pixels, std::span(batch->pixels).subspan(image * pixels.size(), pixels.size())))
+                    << "sample " << id;
+                EXPECT_EQ(batch->letterboxes[image], placement.letterbox);
+            }
+            reader.give_back(std::move(*batch));
+        }
+        Ledger expected;
+        for (std::uint64_t id = range.begin; id < range.end; ++id) {
+            expected.enter(id);
+        }
+        EXPECT_EQ(ledger, expected);
+        EXPECT_LE(batches, range.count() / 4 + 3) << "at most one that isn't full for each of three shapes";
+    }
 }
 
 }  // namespace

@@ -14,18 +14,27 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 
+#include "sharding/dataset.h"
+#include "sharding/dataset_writer.h"
+#include "sharding/image.h"
 #include "tests/comm/mpi_test_main.h"
 #include "tests/trainer/small_training.h"
 #include "trainer/checkpoint.h"
+#include "trainer/loader_options.h"
 #include "trainer/losses/detection_loss.h"
 #include "trainer/models/model_factory.h"
 #include "trainer/models/yolov10.h"
+#include "trainer/predictor.h"
 #include "trainer/run_directory.h"
 #include "trainer/tasks.h"
 #include "trainer/trainer.h"
+#include "trainer/weights_file.h"
 
 namespace lockstep::trainer {
 namespace {
@@ -272,6 +281,152 @@ TEST_F(EquivalenceTest, AccumulationIsOneLargeBatch) {
         const Difference worst = compare(load_checkpoint(*newest_checkpoint(root_ / "accumulated")),
                                          load_checkpoint(*newest_checkpoint(root_ / "at-once")), "parameters/");
         EXPECT_LE(worst.largest, 1e-9) << worst.tensor;
+    }
+}
+
+/// Images of unlike shapes, in batches of one shape each: by numbers of images and by pixels, where a batch may hold
+/// fewer images than there are ranks.
+class ShapesOfTheirOwn : public EquivalenceTest {
+  protected:
+    void expect_equal(const std::string& rule, bool has_pixel_budget, std::int64_t accumulate) {
+        Recipe recipe = tests::small_scaling_recipe(root_ / "mixed", rule, has_pixel_budget);
+        recipe.precision = "fp64";
+        recipe.batch_norm = "frozen";
+        recipe.accumulate = accumulate;
+        recipe.max_steps = has_pixel_budget ? 8 : 5;
+        train_both(recipe);
+        for (const char* prefix : {"parameters/", "average/", "momentum/"}) {
+            const Difference worst = compare(together_, alone_, prefix);
+            EXPECT_LE(worst.largest, 1e-9) << worst.tensor;
+        }
+        std::set<std::pair<int, int>> shapes;
+        for (std::size_t i = 0; i < together_metrics_.size(); ++i) {
+            if (together_metrics_[i]["kind"] == "step") {
+                shapes.emplace(together_metrics_[i]["width"].get<int>(), together_metrics_[i]["height"].get<int>());
+                EXPECT_EQ(together_metrics_[i]["images"], alone_metrics_[i]["images"]);
+            }
+        }
+        EXPECT_GE(shapes.size(), 2u);
+    }
+};
+
+TEST_F(ShapesOfTheirOwn, Rectangles) {
+    expect_equal("published", false, 1);
+}
+
+TEST_F(ShapesOfTheirOwn, RectanglesByPixelsInTwoMicroSteps) {
+    expect_equal("published", true, 2);
+}
+
+TEST_F(ShapesOfTheirOwn, Squares) {
+    expect_equal("squares", false, 2);
+}
+
+TEST_F(ShapesOfTheirOwn, SquaresByPixels) {
+    expect_equal("squares", true, 1);
+}
+
+/// With batch norms over all ranks, of which some have no image.
+TEST_F(SynchronisedBatchNorms, DetectorInRectanglesByPixels) {
+    Recipe recipe = tests::small_scaling_recipe(root_ / "mixed", "published", false);
+    recipe.scaling.short_side = 128;
+    recipe.scaling.long_side = 256;
+    recipe.scaling.pixel_budget = 0.06;
+    recipe.optimizer.learning_rate = 0.0005;
+    expect_equal(recipe);
+}
+
+/// The images of another data set with what a detector finds in them for their boxes.
+void write_as_found(const fs::path& directory, const sharding::Dataset& data, Predictor& predictor) {
+    sharding::DatasetDescription description;
+    description.classes = data.classes();
+    description.source = "a detector's own boxes";
+    sharding::write_dataset(directory, description, [&](sharding::DatasetWriter& writer) {
+        PredictOptions everything;
+        everything.min_score = 0;
+        std::int64_t annotation = 0;
+        for (std::uint64_t id = 0; id < data.size(); ++id) {
+            sharding::Sample sample = data.sample(id);
+            std::vector<sharding::Box> boxes;
+            const sharding::Image image = sharding::decode_rgb(sample.bytes, "image");
+            for (const PictureBox& found : predictor.predict(image, everything)) {
+                const double width = found.x2 - found.x1, height = found.y2 - found.y1;
+                if (width > 4 && height > 4 && boxes.size() < 4) {
+                    boxes.push_back({static_cast<float>(found.x1), static_cast<float>(found.y1),
+                                     static_cast<float>(found.x2), static_cast<float>(found.y2),
+                                     static_cast<float>(width * height), found.class_index, 0, ++annotation});
+                }
+            }
+            sample.boxes = boxes;
+            writer.add(sample, data.file_name(id));
+        }
+    });
+}
+
+/// A rank's images have their own shapes in evaluation, whatever else it or another rank has. The truth is what
+/// `predict` finds with the same weights, one image after the other, so that much is found, and nearly all of it right.
+TEST_F(EquivalenceTest, EvaluationInRectangles) {
+    const auto mixed = sharding::Dataset::open(root_ / "mixed");
+    Recipe recipe = tests::small_scaling_recipe(root_ / "mixed", "published", false);
+    const auto task = make_task(recipe, mixed);
+    if (is_first()) {
+        const fs::path weights = root_ / "weights.safetensors";
+        save_network(weights, task->network(), {"yolov10n", mixed.classes(), 64, false, scaling_options(recipe)});
+        Predictor predictor(weights, std::nullopt);
+        write_as_found(root_ / "as-found", mixed, predictor);
+    }
+    world_->barrier("data written");
+    const auto as_found = sharding::Dataset::open(root_ / "as-found");
+    EXPECT_GT(as_found.box_count(), 40u);
+    const EvaluationOptions options{
+        .image_size = 64, .scaling = scaling_options(recipe), .batch = 3, .min_score = 0, .max_detections = 300};
+    const Evaluation together = task->evaluate(as_found, options, *world_);
+    const auto single = comm::make_single_communicator();
+    const Evaluation alone = task->evaluate(as_found, options, *single);
+    EXPECT_GT(alone.metrics.at("AP50"), 0.2) << alone.table;
+    EXPECT_GT(alone.metrics.at("AR100"), 0.9) << alone.table;
+    for (const auto& [key, value] : alone.metrics) {
+        EXPECT_NEAR(together.metrics.at(key), value, 1e-6) << key;
+    }
+}
+
+/// What one step adds to the momentum: under "sum" the mean over targets times the images of the batch, under "mean"
+/// the mean, and with batches by pixels times the images over those of an average batch, so that each image of an epoch
+/// weighs the same.
+TEST_F(EquivalenceTest, AnImageWeighsTheSameInBatchesByPixels) {
+    if (!is_first()) {
+        return;
+    }
+    const auto gradient_of = [&](const std::string& reduction, bool has_pixel_budget, const std::string& run) {
+        Recipe recipe = tests::small_scaling_recipe(root_ / "mixed", "squares", has_pixel_budget);
+        recipe.precision = "fp64";
+        recipe.batch_norm = "frozen";
+        recipe.loss_reduction = reduction;
+        recipe.clip_norm = 0;
+        recipe.optimizer.weight_decay = 0;
+        recipe.max_steps = 1;
+        tests::train_alone(recipe, root_ / run);
+        return load_checkpoint(*newest_checkpoint(root_ / run));
+    };
+    for (const bool has_pixel_budget : {false, true}) {
+        const std::string name = has_pixel_budget ? "by-pixels" : "by-count";
+        const CheckpointContent sum = gradient_of("sum", has_pixel_budget, name + "-sum");
+        const CheckpointContent mean = gradient_of("mean", has_pixel_budget, name + "-mean");
+        const auto lines = read_metrics(root_ / (name + "-sum"));
+        const double images = lines.front()["images"];
+        const double steps = 1 + lines.back()["steps_left_out"].get<double>();
+        const double factor = has_pixel_budget ? 17 / steps : images;
+        EXPECT_NE(17 / steps, images) << "the batch has to differ from an average one";
+        std::size_t compared = 0;
+        for (const auto& [key, tensor] : sum.tensors) {
+            if (key.starts_with("momentum/")) {
+                const double scale = tensor.abs().max().item<double>();
+                EXPECT_LE((tensor - mean.tensors.at(key) * factor).abs().max().item<double>(), 1e-9 * scale)
+                    << name << " " << key;
+                compared += scale > 0;
+            }
+        }
+        EXPECT_GT(compared, 100u);
     }
 }
 

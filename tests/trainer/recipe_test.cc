@@ -176,6 +176,27 @@ std::string expected_page() {
     return page;
 }
 
+TEST(Recipe, ScalingThatCanNotBeIsRefused) {
+    const auto with = [](const std::string& scaling, const std::string& more = "") {
+        return minimal + more + "[scaling]\n" + scaling + "\n[augmentation]\nquarter_turns = 0.5\n";
+    };
+    EXPECT_EQ(refusal(with("rule = \"squares\"\nshort_side = 320\nlong_side = 640")), "accepted");
+    expect_refused(with("rule = \"published\""), {"augmentation.quarter_turns = 0.5", "squares"});
+    expect_refused(with("short_side = 320"), {"scaling.short_side = 320", "scaling.rule"});
+    expect_refused(with("pixel_budget = 8.0"), {"scaling.pixel_budget = 8.0", "scaling.rule"});
+    expect_refused(with("rule = \"squares\"\nmultiple = 48"), {"scaling.multiple = 48", "32"});
+    expect_refused(with("rule = \"squares\"\nlong_side = 1270"), {"scaling.long_side = 1270", "1280"});
+    expect_refused(with("rule = \"squares\"\nlong_side = 320"),
+                   {"scaling.short_side = 640", "scaling.long_side = 320"});
+    expect_refused(with("rule = \"squares\"\nlong_side = 640"), {"one side only", "fixed"});
+    expect_refused(with("rule = \"squares\"", "disk_cache = \"cache\"\n"), {"data.disk_cache", "scaling.rule"});
+    expect_refused(with("rule = \"squares\"", "cache_mib = 100\n"), {"data.cache_mib = 100", "scaling.rule"});
+    EXPECT_EQ(refusal(with("rule = \"squares\"", "cache_mib = 0\n")), "accepted");
+    expect_refused(
+        "model = \"resnet18\"\n[data]\ntrain = \"x\"\n[scaling]\nrule = \"squares\"\n[augmentation]\nmosaic = 0\n",
+        {"scaling.rule", "detectors"});
+}
+
 TEST(RecipePage, SaysWhatTheDeclarationSays) {
     const std::string expected = expected_page();
     const std::string page = base::read_text(std::filesystem::path(LOCKSTEP_SOURCE_DIR) / "docs/recipe.md");

@@ -66,6 +66,29 @@ class ResumeTest : public tests::SmallTraining {
         }
     }
 
+    std::vector<nlohmann::json> steps_of(const std::string& name) const {
+        std::vector<nlohmann::json> steps;
+        for (const auto& line : read_metrics(root_ / name)) {
+            if (line["kind"] == "step") {
+                steps.push_back(line);
+            }
+        }
+        return steps;
+    }
+
+    /// The same samples in batches of the same shapes, and losses within this part of each other.
+    void expect_same_steps(const std::string& one, const std::string& other, double tolerance) const {
+        const auto a = steps_of(one), b = steps_of(other);
+        ASSERT_EQ(a.size(), b.size());
+        for (std::size_t i = 0; i < a.size(); ++i) {
+            for (const char* key : {"epoch", "step", "images", "width", "height"}) {
+                EXPECT_EQ(a[i][key], b[i][key]) << key << " of step " << i + 1;
+            }
+            const double loss = a[i]["loss"];
+            EXPECT_NEAR(b[i]["loss"].get<double>(), loss, tolerance * loss) << "step " << i + 1;
+        }
+    }
+
     /// Ten steps straight against five, a stop, five more.
     void expect_exact_resume(Recipe recipe) {
         recipe.max_steps = 10;
@@ -86,6 +109,46 @@ TEST_F(ResumeTest, DetectorWithEverythingOn) {
     Recipe recipe = tests::small_detection_recipe(root_ / "boxes");
     recipe.accumulate = 2;
     expect_exact_resume(recipe);
+}
+
+TEST_F(ResumeTest, DetectorInShapesOfTheirOwn) {
+    for (const char* rule : {"published", "squares"}) {
+        for (const bool has_pixel_budget : {false, true}) {
+            Recipe recipe = tests::small_scaling_recipe(root_ / "mixed", rule, has_pixel_budget);
+            const std::string name = std::string(rule) + (has_pixel_budget ? "-by-pixels-" : "-");
+            recipe.max_steps = 8;
+            train(recipe, name + "straight");
+            recipe.max_steps = 4;
+            train(recipe, name + "broken");
+            recipe.max_steps = 8;
+            train(recipe, name + "broken");
+            expect_same_state(name + "straight", name + "broken");
+            if (is_first()) {
+                expect_same_steps(name + "straight", name + "broken", 0);
+            }
+            world_->barrier("compared");
+        }
+    }
+}
+
+/// All ranks begin, one goes on alone over the end of the epoch, whose ledger it then has to answer for.
+TEST_F(ResumeTest, AnotherNumberOfRanksGoesOnWithTheSameBatches) {
+    for (const char* rule : {"published", "squares"}) {
+        Recipe recipe = tests::small_scaling_recipe(root_ / "mixed", rule, true);
+        recipe.precision = "fp64";
+        recipe.batch_norm = "frozen";
+        recipe.epochs = 2;
+        const std::string straight = std::string(rule) + "-straight", broken = std::string(rule) + "-broken";
+        train(recipe, straight);
+        recipe.max_steps = 3;
+        train(recipe, broken);
+        recipe.max_steps = 0;
+        if (is_first()) {
+            tests::train_alone(recipe, root_ / broken, /*resume=*/true);
+            expect_same_steps(straight, broken, 1e-6);
+        }
+        world_->barrier("compared");
+    }
 }
 
 TEST_F(ResumeTest, ClassifierWithAdamW) {

@@ -27,6 +27,15 @@ TEST(Schedule, CosineFallsFromPeakToFloor) {
     EXPECT_NEAR(schedule.at(300).learning_rate, expected, 1e-12);
 }
 
+TEST(Schedule, ARuleTakesTheImagesOfAnAverageStepWhereTheyAreGiven) {
+    Recipe recipe = recipe_of("constant");
+    recipe.batch = 128;
+    recipe.optimizer.reference_batch = 64;
+    recipe.optimizer.learning_rate_rule = "linear";
+    EXPECT_DOUBLE_EQ(Schedule(recipe, 100).peak_rate(), 0.2);
+    EXPECT_DOUBLE_EQ(Schedule(recipe, 100, 16.0).peak_rate(), 0.025);
+}
+
 TEST(Schedule, LinearFallsEvenly) {
     const Schedule schedule(recipe_of("linear"), 100);
     EXPECT_DOUBLE_EQ(schedule.at(0).learning_rate, 0.1);

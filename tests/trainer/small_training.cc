@@ -1,8 +1,10 @@
 #include "tests/trainer/small_training.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -22,35 +24,34 @@ namespace {
 
 using base::Random;
 
-sharding::Sample sample_of(const std::vector<std::uint8_t>& bytes, std::uint64_t index, std::uint32_t side) {
+sharding::Sample sample_of(const std::vector<std::uint8_t>& bytes, std::uint64_t index, sharding::ImageSize size) {
     sharding::Sample sample{};
     sample.image_id = static_cast<std::int64_t>(index);
-    sample.width = side;
-    sample.height = side;
+    sample.width = size.width;
+    sample.height = size.height;
     sample.label = -1;
     sample.bytes = bytes;
     return sample;
 }
 
-}  // namespace
-
-void write_small_detection_data(const std::filesystem::path& directory, std::uint64_t images) {
-    constexpr std::uint32_t side = 64;
+void write_rectangles(const std::filesystem::path& directory, std::uint64_t images,
+                      const std::function<sharding::ImageSize(std::uint64_t)>& size_of) {
     sharding::DatasetDescription description;
     description.classes = {"red", "blue"};
     description.source = "rectangles for tests";
     sharding::write_dataset(directory, description, [&](sharding::DatasetWriter& writer) {
         for (std::uint64_t i = 0; i < images; ++i) {
             Random random(5, base::RandomPurpose::test, 0, i);
-            auto image = sharding::Image::blank(side, side);
+            const sharding::ImageSize size = size_of(i);
+            auto image = sharding::Image::blank(size.width, size.height);
             std::ranges::generate(image.pixels, [&] { return static_cast<std::uint8_t>(random.below(80)); });
             std::vector<sharding::Box> boxes;
             const std::uint64_t count = i % 5 == 4 ? 0 : 1 + random.below(3);
             for (std::uint64_t b = 0; b < count; ++b) {
                 const auto width = static_cast<std::uint32_t>(16 + random.below(24));
                 const auto height = static_cast<std::uint32_t>(16 + random.below(24));
-                const auto x = static_cast<std::uint32_t>(random.below(side - width));
-                const auto y = static_cast<std::uint32_t>(random.below(side - height));
+                const auto x = static_cast<std::uint32_t>(random.below(size.width - width));
+                const auto y = static_cast<std::uint32_t>(random.below(size.height - height));
                 const auto class_index = static_cast<std::int32_t>(random.below(2));
                 for (std::uint32_t row = y; row < y + height; ++row) {
                     for (std::uint32_t column = x; column < x + width; ++column) {
@@ -62,11 +63,23 @@ void write_small_detection_data(const std::filesystem::path& directory, std::uin
                                  static_cast<std::int64_t>(10 * i + b + 1)});
             }
             const auto bytes = sharding::encode_png(image);
-            auto sample = sample_of(bytes, i, side);
+            auto sample = sample_of(bytes, i, size);
             sample.boxes = boxes;
             writer.add(sample, base::str("rectangles-", i, ".png"));
         }
     });
+}
+
+}  // namespace
+
+void write_small_detection_data(const std::filesystem::path& directory, std::uint64_t images) {
+    write_rectangles(directory, images, [](std::uint64_t) { return sharding::ImageSize{64, 64}; });
+}
+
+void write_small_mixed_data(const std::filesystem::path& directory, std::uint64_t images) {
+    constexpr std::array<sharding::ImageSize, 6> sizes{
+        {{64, 64}, {150, 80}, {60, 110}, {80, 80}, {160, 45}, {100, 70}}};
+    write_rectangles(directory, images, [&](std::uint64_t i) { return sizes.at(i % sizes.size()); });
 }
 
 void write_small_classification_data(const std::filesystem::path& directory, std::uint64_t images) {
@@ -84,7 +97,7 @@ void write_small_classification_data(const std::filesystem::path& directory, std
             std::ranges::generate(image.pixels, [&] {
                 return static_cast<std::uint8_t>(60 * static_cast<std::uint64_t>(label) + random.below(80));
             });
-            auto sample = sample_of(image.pixels, i, side);
+            auto sample = sample_of(image.pixels, i, {side, side});
             sample.label = label;
             writer.add(sample, base::str("brightness-", i));
         }
@@ -124,6 +137,19 @@ trainer::Recipe small_detection_recipe(const std::filesystem::path& data) {
     return recipe;
 }
 
+trainer::Recipe small_scaling_recipe(const std::filesystem::path& data, const std::string& rule,
+                                     bool has_pixel_budget) {
+    trainer::Recipe recipe = small_detection_recipe(data);
+    recipe.scaling.rule = rule;
+    recipe.scaling.short_side = 64;
+    recipe.scaling.long_side = 128;
+    recipe.scaling.pixel_budget = has_pixel_budget ? 0.0171 : 0;
+    if (rule == "published") {
+        recipe.augmentation.quarter_turns = 0;
+    }
+    return recipe;
+}
+
 trainer::Recipe small_classification_recipe(const std::filesystem::path& data) {
     trainer::Recipe recipe = settled_recipe();
     recipe.model = "resnet18";
@@ -155,6 +181,7 @@ void SmallTraining::SetUp() {
         root = (std::filesystem::path(testing::TempDir()) / "lockstep-training-XXXXXX").string();
         ASSERT_NE(mkdtemp(root.data()), nullptr);
         write_small_detection_data(std::filesystem::path(root) / "boxes", 17);
+        write_small_mixed_data(std::filesystem::path(root) / "mixed", 17);
         write_small_classification_data(std::filesystem::path(root) / "labels", 17);
     }
     root_ = world_->all_gather_texts(root, "data written").front();

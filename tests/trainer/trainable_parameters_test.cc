@@ -22,7 +22,7 @@ struct Facts {
 
 class TrainableParametersOfYolov10n : public testing::Test {
   protected:
-    TrainableParametersOfYolov10n() : task_(make_detection_task(recipe(), 80, 10)), parameters_(task_->network()) {
+    TrainableParametersOfYolov10n() : task_(make_detection_task(recipe(), 80, 10)), parameters_(task_->network(), "") {
         const auto reduced = parameters_.reduced(*task_, /*units=*/{});
         EXPECT_EQ(reduced.size(), parameters_.names.size());
         for (std::size_t i = 0; i < reduced.size(); ++i) {

@@ -105,6 +105,26 @@ TEST_F(WeightsFileTest, FactsComeBack) {
     EXPECT_EQ(facts.classes, (std::vector<std::string>{"x", "x"}));
     EXPECT_EQ(facts.image_size, 64);
     EXPECT_FALSE(facts.small_images);
+    EXPECT_EQ(facts.scaling.rule, sharding::ScalingRule::fixed);
+}
+
+TEST_F(WeightsFileTest, TheShapesOfImagesComeBackAndImpossibleOnesAreRefused) {
+    const fs::path path = folder_ / "shapes.safetensors";
+    const auto network = make_detector({.name = "yolov10n", .classes = 2, .image_size = 64}, 5);
+    sharding::ScalingOptions scaling{
+        .rule = sharding::ScalingRule::published, .short_side = 96, .long_side = 224, .multiple = 32, .megapixels = 0};
+    save_network(path, *network, {"yolov10n", {"x", "y"}, 64, false, scaling});
+    const NetworkFacts facts = read_network_facts(path);
+    EXPECT_EQ(facts.scaling.rule, sharding::ScalingRule::published);
+    EXPECT_EQ(facts.scaling.short_side, 96u);
+    EXPECT_EQ(facts.scaling.long_side, 224u);
+    EXPECT_EQ(facts.scaling.multiple, 32u);
+    for (const std::uint32_t multiple : {0U, 40U, 1U << 31}) {
+        scaling.multiple = multiple;
+        save_network(path, *network, {"yolov10n", {"x", "y"}, 64, false, scaling});
+        const std::string message = refusal([&] { read_network_facts(path); });
+        EXPECT_NE(message.find(base::str("scaling multiple = ", multiple)), std::string::npos) << message;
+    }
 }
 
 }  // namespace
