@@ -229,8 +229,12 @@ ImportSource read_voc(const VocOptions& options, unsigned threads, Findings& fin
     return source;
 }
 
-void read_voc_text(std::string_view text, bool one_based) {
-    parse(text, "annotation", one_based);
+std::vector<Box> read_voc_text(std::string_view text, bool one_based) {
+    std::vector<Box> boxes;
+    for (const Object& object : parse(text, "annotation", one_based).objects) {
+        boxes.push_back(object.box);
+    }
+    return boxes;
 }
 
 }  // namespace lockstep::sharding

@@ -1,91 +1,179 @@
-// A data set whose tables, pools and images are changed inside a well-formed container: the input is a list of changes,
-// four bytes each (which region, where in it, the new byte).
+// A data set whose tables, pools and images are changed inside a well-formed container. The first byte of the input
+// chooses one of four data sets (bits 0 and 1), the read path (bit 2) and the decoder (bit 3); then come changes: which
+// table, where in it (two bytes), how many bytes (1 to 16, of the low four bits), and those bytes.
 #include <unistd.h>
 
+#include <array>
 #include <fstream>
+#include <opencv2/imgcodecs.hpp>
 #include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hdf5.h"
+#include "sharding/augmentation.h"
 #include "sharding/dataset_writer.h"
 #include "sharding/inspect.h"
+#include "sharding/sample_reader.h"
 
 namespace {
 
 namespace fs = std::filesystem;
 using namespace lockstep;
 using namespace lockstep::sharding;
+using Bytes = std::vector<std::uint8_t>;
 
-struct Region {
-    std::size_t file;
-    std::uint64_t offset, bytes;
+constexpr std::array file_names{"index.h5", "shard-00000.h5"};
+
+/// What each decoder has to read.
+std::vector<Bytes> encoded_images(const Image& image) {
+    std::vector<Bytes> all{encode_png(image), encode_jpeg(image, 80)};
+    const cv::Mat pixels(static_cast<int>(image.height), static_cast<int>(image.width), CV_8UC3,
+                         const_cast<std::uint8_t*>(image.pixels.data()));
+    for (const char* extension : {".tif", ".webp", ".bmp"}) {
+        LOCKSTEP_CHECK(cv::imencode(extension, pixels, all.emplace_back()), extension);
+    }
+    return all;
+}
+
+/// A small data set, its files in memory, and where their tables lie.
+class Original {
+  public:
+    Original(const fs::path& folder, Task task, Encoding encoding) {
+        constexpr std::uint32_t width = 16, height = 8;
+        Image image = Image::blank(width, height);
+        for (std::size_t i = 0; i < image.pixels.size(); ++i) {
+            image.pixels[i] = static_cast<std::uint8_t>(i * 7);
+        }
+        const std::vector<Bytes> images =
+            encoding == Encoding::raw ? std::vector<Bytes>{image.pixels} : encoded_images(image);
+        const std::vector<Box> boxes{{1, 1, 5, 5, 16, 1, 0, 7}, {0, 0, 16, 8, 128, 0, box_crowd, 8}};
+        const bool is_detection = task == Task::detection;
+        write_dataset(folder, {.task = task, .encoding = encoding, .classes = {"cat", "dog"}, .source = "fuzz"},
+                      [&](DatasetWriter& writer) {
+                          for (const Bytes& bytes : images) {
+                              writer.add({.id = 0,
+                                          .image_id = 1,
+                                          .width = width,
+                                          .height = height,
+                                          .label = is_detection ? -1 : 1,
+                                          .bytes = bytes,
+                                          .boxes = is_detection ? std::span(boxes) : std::span<const Box>{}},
+                                         "a");
+                          }
+                          writer.drop_box("outside");
+                      });
+        for (const char* name : file_names) {
+            const base::Hdf5File file = base::Hdf5File::open_read_only(folder / name);
+            for (const char* table :
+                 {"pool", "offsets", "crc32c", "width", "height", "image_id", "label", "box_offsets", "boxes",
+                  "name_offsets", "names", "classes", "shard_begin", "dropped/boxes/reasons", "dropped/boxes/counts"}) {
+                if (file.has(table)) {
+                    const base::Hdf5Extent extent = file.extent(table);
+                    regions_.push_back({files_.size(), extent.file_offset, extent.bytes});
+                }
+            }
+            files_.push_back(base::read_bytes(folder / name));
+        }
+        fs::remove_all(folder);
+    }
+
+    std::vector<Bytes> changed(std::span<const std::uint8_t> changes) const {
+        std::vector<Bytes> files = files_;
+        constexpr std::size_t head = 4;
+        while (changes.size() > head) {
+            const Region& region = regions_[changes[0] % regions_.size()];
+            const std::uint64_t at = (changes[1] << 8 | changes[2]) % region.bytes;
+            const std::size_t wanted = (changes[3] & 15U) + 1;
+            const std::size_t count = std::min({wanted, changes.size() - head, region.bytes - at});
+            std::copy_n(changes.begin() + head, count,
+                        files[region.file].begin() + static_cast<std::ptrdiff_t>(region.offset + at));
+            changes = changes.subspan(std::min(head + wanted, changes.size()));
+        }
+        return files;
+    }
+
+  private:
+    struct Region {
+        std::size_t file;
+        std::uint64_t offset, bytes;
+    };
+    std::vector<Bytes> files_;
+    std::vector<Region> regions_;
 };
 
 class Target {
   public:
     Target() : folder_(fs::temp_directory_path() / ("lockstep-shard-fuzz-" + std::to_string(getpid()))) {
         fs::remove_all(folder_);
-        write_dataset(folder_, {.classes = {"cat", "dog"}, .source = "fuzz"}, [](DatasetWriter& writer) {
-            const Image image = Image::blank(16, 8);
-            const std::vector<Box> boxes{{1, 1, 5, 5, 16, 1, 0, 7}, {0, 0, 16, 8, 128, 0, box_crowd, 8}};
-            for (const auto& bytes : {encode_png(image), encode_jpeg(image, 80)}) {
-                writer.add(
-                    {.id = 0, .image_id = 1, .width = 16, .height = 8, .label = -1, .bytes = bytes, .boxes = boxes},
-                    "a");
+        for (const Task task : {Task::detection, Task::classification}) {
+            for (const Encoding encoding : {Encoding::encoded, Encoding::raw}) {
+                originals_.emplace_back(folder_, task, encoding);
             }
-            writer.drop_box("outside");
-        });
-        fs::remove(folder_ / format::checksum_file);
-        for (const char* name : {"index.h5", "shard-00000.h5"}) {
-            const base::Hdf5File file = base::Hdf5File::open_read_only(folder_ / name);
-            for (const char* table :
-                 {"pool", "offsets", "crc32c", "width", "height", "image_id", "box_offsets", "boxes", "name_offsets",
-                  "names", "classes", "shard_begin", "dropped/boxes/reasons", "dropped/boxes/counts"}) {
-                if (file.has(table)) {
-                    const base::Hdf5Extent extent = file.extent(table);
-                    regions_.push_back({contents_.size(), extent.file_offset, extent.bytes});
-                }
-            }
-            contents_.push_back(base::read_bytes(folder_ / name));
         }
+        fs::create_directories(folder_);
     }
     ~Target() { fs::remove_all(folder_); }
     Target(const Target&) = delete;
     Target& operator=(const Target&) = delete;
 
-    void run(std::span<const std::uint8_t> changes) const {
-        std::vector<std::vector<std::uint8_t>> changed = contents_;
-        for (; changes.size() >= 4; changes = changes.subspan(4)) {
-            const Region& region = regions_[changes[0] % regions_.size()];
-            const std::uint64_t at = (changes[1] << 8 | changes[2]) % region.bytes;
-            changed[region.file][region.offset + at] = changes[3];
+    void run(std::span<const std::uint8_t> input) const {
+        const unsigned choice = input.empty() ? 0 : input[0];
+        const std::vector<Bytes> files =
+            originals_[choice & 3U].changed(input.subspan(std::min<std::size_t>(1, input.size())));
+        for (std::size_t i = 0; i < files.size(); ++i) {
+            std::ofstream(folder_ / file_names[i], std::ios::binary)
+                .write(reinterpret_cast<const char*>(files[i].data()), static_cast<std::streamsize>(files[i].size()));
         }
-        std::size_t file = 0;
-        for (const char* name : {"index.h5", "shard-00000.h5"}) {
-            const auto& bytes = changed[file++];
-            std::ofstream(folder_ / name, std::ios::binary)
-                .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-        }
+        unless_refused([&] {
+            const Dataset set = Dataset::open(folder_, (choice & 4U) != 0 ? ReadPath::hdf5 : ReadPath::mmap);
+            unless_refused([&] { describe_json(set); });
+            unless_refused([&] { box_sizes(set); });
+            use_samples(set, (choice & 8U) != 0 ? DecodeMode::scaled : DecodeMode::full);
+            verify(set);
+        });
+    }
+
+  private:
+    template <typename Action>
+    static void unless_refused(Action action) {
         try {
-            const Dataset set = Dataset::open(folder_);
-            describe_json(set);
-            for (std::uint64_t id = 0; id < set.size(); ++id) {
-                set.file_name(id);
-                try {  // the decoder gets changed bytes too, which their checksum would refuse
-                    decode_rgb(set.sample(id).bytes, "sample");
-                } catch (const base::Error&) {
-                }
-            }
-            verify_all(set, 1);
+            action();
         } catch (const base::Error&) {
         }
     }
 
-  private:
+    /// As a training does, but that changed bytes reach the decoder, which their checksums would keep from it.
+    static void use_samples(const Dataset& set, DecodeMode decode) {
+        constexpr std::uint32_t side = 8;
+        const SampleReader reader(set, {.image_size = side, .verify_checksums = false, .decode = decode});
+        AugmentationOptions options{.enabled = true, .degrees = 10, .scale = 0.5, .flip_horizontal = 0.5};
+        options.mosaic = set.task() == Task::detection ? 0.5 : 0;
+        const Augmenter augmenter(options, set.task(), side, 0, UINT64_MAX, set.size());
+        ImageBuffers buffers;
+        Bytes pixels(std::size_t{side} * side * 3);
+        for (std::uint64_t id = 0; id < set.size(); ++id) {
+            unless_refused([&] { set.file_name(id); });
+            unless_refused([&] {
+                std::vector<TargetBox> boxes;
+                augmenter.make(
+                    0, id, [&](std::uint64_t wanted) { return reader.read(wanted, buffers); }, pixels, boxes);
+            });
+        }
+    }
+
+    /// What verify_all does with tables and bytes, without its threads: starting them takes longer than all the rest.
+    static void verify(const Dataset& set) {
+        for (std::uint64_t id = 0; id < set.size(); ++id) {
+            unless_refused([&] { set.verify(id); });
+        }
+        unless_refused([&] { set.check_tables(); });
+        unless_refused([&] { set.compute_content_hash(); });
+        unless_refused([&] { set.max_boxes_per_image(); });
+    }
+
     fs::path folder_;
-    std::vector<std::vector<std::uint8_t>> contents_;
-    std::vector<Region> regions_;
+    std::vector<Original> originals_;
 };
 
 }  // namespace
