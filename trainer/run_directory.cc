@@ -82,6 +82,9 @@ RunDirectory RunDirectory::resume(const fs::path& path, std::uint64_t resumed_at
         }
     }
     base::write_whole(path / "metrics.jsonl", text);
+    if (goes_on) {
+        fs::remove(path / "summary.json");  // of an end that it has no longer reached
+    }
     RunDirectory run(path);
     std::ranges::for_each(kept, [&run](const json& line) { run.add_to_events(line); });
     return run;
