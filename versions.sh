@@ -26,7 +26,8 @@ torch_wheels=(torch==2.11.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0
 cuda_wheels=(nvidia-cuda-crt==13.0.88 nvidia-nccl-cu13==2.28.9)
 
 # What the tests compare with.
-test_wheels=(numpy==2.4.6 h5py==3.16.0 pillow==13.0.0 pycocotools==2.0.11 faster-coco-eval==1.8.0)
+test_wheels=(numpy==2.4.6 h5py==3.16.0 pillow==13.0.0 pycocotools==2.0.11 faster-coco-eval==1.8.0
+             tensorboard==2.21.0 protobuf==7.36.2 absl-py==2.5.1)
 
 # Aerial photos with 951 hand-drawn boxes (MIT); a data set here, not a program.
 trees_wheel=deepforest==2.1.0

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -42,7 +43,8 @@ json allowed_environment() {
 
 }  // namespace
 
-RunDirectory::RunDirectory(fs::path path) : path_(std::move(path)), metrics_(path_ / "metrics.jsonl", std::ios::app) {
+RunDirectory::RunDirectory(fs::path path)
+    : path_(std::move(path)), metrics_(path_ / "metrics.jsonl", std::ios::app), events_(path_ / "tensorboard") {
     if (!metrics_) {
         throw Error(str((path_ / "metrics.jsonl").string(), ": can't write: ", std::strerror(errno)));
     }
@@ -70,15 +72,22 @@ RunDirectory RunDirectory::create(const fs::path& path) {
 }
 
 RunDirectory RunDirectory::resume(const fs::path& path, std::uint64_t resumed_at, bool goes_on) {
-    std::string kept;
+    std::vector<json> kept;
+    std::string text;
     for (const json& line : read_metrics(path)) {
         const bool is_repeated = line.value("step", std::uint64_t{0}) > resumed_at;
         if (!is_repeated && !(goes_on && line.contains("steps_left_out"))) {
-            kept += line.dump() + "\n";
+            text += line.dump() + "\n";
+            kept.push_back(line);
         }
     }
-    base::write_whole(path / "metrics.jsonl", kept);
-    return RunDirectory(path);
+    base::write_whole(path / "metrics.jsonl", text);
+    if (goes_on) {
+        fs::remove(path / "summary.json");  // of an end that it has no longer reached
+    }
+    RunDirectory run(path);
+    std::ranges::for_each(kept, [&run](const json& line) { run.add_to_events(line); });
+    return run;
 }
 
 void RunDirectory::write_recipe(const Recipe& recipe) const {
@@ -97,12 +106,38 @@ void RunDirectory::write_summary(const json& summary) const {
     base::write_whole(path_ / "summary.json", summary.dump(1) + "\n");
 }
 
-void RunDirectory::log_metrics(const json& line) {
+void RunDirectory::log_metrics(json line) {
+    using std::chrono::system_clock;
+    line["time"] = std::chrono::duration<double>(system_clock::now().time_since_epoch()).count();
     metrics_ << line.dump() << '\n' << std::flush;
     if (!metrics_) {
         throw Error(
             str((path_ / "metrics.jsonl").string(), ": can't write: ", std::strerror(errno), "; is the disk full?"));
     }
+    add_to_events(line);
+}
+
+/// "step/loss", "epoch/AP50", "step/denominators/0".
+void RunDirectory::add_to_events(const json& line) {
+    std::vector<Scalar> scalars;
+    const auto add = [&scalars](const std::string& name, const json& value) {
+        if (value.is_number()) {
+            scalars.emplace_back(name, value.get<double>());
+        } else if (value.is_boolean()) {
+            scalars.emplace_back(name, value.get<bool>() ? 1 : 0);
+        }
+    };
+    const std::string kind = line.value("kind", "");
+    for (const auto& [key, value] : line.items()) {
+        if (key == "epoch" || key == "step" || key == "time") {
+            continue;
+        }
+        add(str(kind, "/", key), value);
+        for (std::size_t i = 0; value.is_array() && i < value.size(); ++i) {
+            add(str(kind, "/", key, "/", i), value[i]);
+        }
+    }
+    events_.add(line.value("step", std::uint64_t{0}), line.value("time", 0.0), scalars);
 }
 
 std::vector<json> read_metrics(const fs::path& run) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trainer/recipe.h"
+#include "trainer/telemetry/event_file.h"
 
 namespace lockstep::trainer {
 
@@ -30,13 +31,17 @@ class RunDirectory {
     void write_environment(const std::vector<std::string>& hosts) const;
     void write_summary(const nlohmann::json& summary) const;
 
-    /// Appends one line to metrics.jsonl and hands it to the system.
-    void log_metrics(const nlohmann::json& line);
+    /// Appends one line to metrics.jsonl, with the time, and the same to TensorBoard's file, and hands them to the
+    /// system.
+    void log_metrics(nlohmann::json line);
 
   private:
     explicit RunDirectory(std::filesystem::path path);
+    void add_to_events(const nlohmann::json& line);
+
     std::filesystem::path path_;
     std::ofstream metrics_;
+    EventFile events_;
 };
 
 /// Whether a training was begun in this directory.

@@ -99,8 +99,26 @@ class Command(unittest.TestCase):
         self.assertEqual((13, 19, [CLASS]), (facts["images"], facts["boxes"], facts["classes"]))
         self.assertEqual(0, run("verify", self.data).returncode)
 
+    def expect_the_same_in_tensorboard(self, run_directory):
+        """What the real TensorBoard reads is what metrics.jsonl says."""
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator, SCALARS
+        events = EventAccumulator(str(run_directory / "tensorboard"), size_guidance={SCALARS: 0}).Reload()
+        read = {(tag, event.step): event for tag in events.Tags()["scalars"] for event in events.Scalars(tag)}
+        expected = {}
+        for line in map(json.loads, (run_directory / "metrics.jsonl").read_text().splitlines()):
+            for key, value in line.items():
+                values = {f"{key}/{i}": item for i, item in enumerate(value)} if isinstance(value, list) else {key: value}
+                for name, item in values.items():
+                    if name not in ("epoch", "step", "time") and isinstance(item, (int, float)):
+                        expected[f"{line['kind']}/{name}", line["step"]] = (line["time"], item)
+        self.assertEqual(set(expected), set(read))
+        for place, (time, value) in expected.items():
+            self.assertAlmostEqual(time, read[place].wall_time, 3, place)
+            self.assertAlmostEqual(value, read[place].value, delta=1e-6 * max(1, abs(value)), msg=place)
+
     def test_training_leaves_the_run_directory(self):
         self.assertEqual(0, self.training.returncode, self.training.stderr[-3000:])
+        self.expect_the_same_in_tensorboard(self.trained)
         summary = json.loads((self.trained / "summary.json").read_text())
         for key in ("model", "ranks", "images_per_second", "seconds_per_epoch", "peak_pss_mib", "data_wait_fraction", "metrics", "epochs", "steps"):
             self.assertIn(key, summary)
@@ -371,6 +389,7 @@ class Command(unittest.TestCase):
         result = run("train", self.recipe, "--resume", out, "--set", "epochs=200", "--set", f"max_steps={done + 6}", ranks=3)
         self.assertEqual(0, result.returncode, result.stderr[-2000:])
         self.assertIn("resumed", result.stderr)
+        self.expect_the_same_in_tensorboard(out)
         steps = [json.loads(line) for line in metrics.read_text().splitlines()]
         self.assertEqual(list(range(1, done + 7)), [line["step"] for line in steps if line["kind"] == "step"])
 
