@@ -24,8 +24,8 @@ struct VocOptions {
 /// flag. Throws base::Error: an unknown class (file and object); base::UsageError: no XML at all.
 ImportSource read_voc(const VocOptions& options, unsigned threads, Findings& findings);
 
-/// The boxes of one annotation, all of class 0, read as import does, with nothing of the file system touched; none where
-/// it doesn't parse.
+/// The boxes of one annotation, all of class 0, read as import does, with nothing of the file system touched; none
+/// where it doesn't parse.
 std::vector<Box> read_voc_text(std::string_view text, bool one_based);
 
 }  // namespace lockstep::sharding

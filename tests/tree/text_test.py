@@ -18,7 +18,7 @@ class Text(unittest.TestCase):
             if b"\0" in data:
                 continue
             read += 1
-            for number, line in enumerate(data.decode().splitlines(), 1):
+            for number, line in enumerate(data.decode(errors="replace").splitlines(), 1):
                 with self.subTest(file=f"{path}:{number}", line=line):
                     self.assertIsNone(_HOME.search(line))
                     self.assertIsNone(place.search(line))
