@@ -218,7 +218,10 @@ TEST_F(ResumeTest, StopBehindTheLastStepOfAnEpoch) {
     if (is_first()) {
         const fs::path run = root_ / "broken";
         auto content = load_checkpoint(*newest_checkpoint(run));
-        ASSERT_EQ(content.progress, (Progress{1, 0, 3, 0}));
+        ASSERT_EQ(content.progress.epoch, 1);
+        ASSERT_EQ(content.progress.step_in_epoch, 0);
+        ASSERT_EQ(content.progress.optimizer_steps, 3);
+        content.progress = {.optimizer_steps = 3};  // nothing is evaluated yet
         std::string steps;
         for (const auto& line : read_metrics(run)) {
             if (line["kind"] == "step") {
@@ -226,7 +229,6 @@ TEST_F(ResumeTest, StopBehindTheLastStepOfAnEpoch) {
                 steps += line.dump() + "\n";
             }
         }
-        content.progress.epoch = 0;
         content.progress.step_in_epoch = 3;
         const auto whole = sharding::Ledger::whole(17);
         content.ledger_count = whole.count, content.ledger_hash = whole.hash;
@@ -343,7 +345,7 @@ TEST_F(ResumeTest, ADiskCacheChangesNoBit) {
                 EXPECT_TRUE(line.contains("memory_cache_hit_rate")) << line.dump();
             }
         }
-        EXPECT_EQ(epochs, 1);
+        EXPECT_EQ(epochs, 2) << "the second one cut short";
         EXPECT_EQ(std::distance(fs::directory_iterator(root_ / "cache"), {}), 1) << "made once, by one rank";
     }
     world_->barrier("compared");
