@@ -139,6 +139,7 @@ TEST_F(ResumeTest, AnotherNumberOfRanksGoesOnWithTheSameBatches) {
         recipe.precision = "fp64";
         recipe.batch_norm = "frozen";
         recipe.epochs = 1;
+        recipe.schedule.warmup_epochs = 0;
         recipe.augmentation.closing_epochs = 0;
         const std::string straight = std::string(rule) + "-straight", broken = std::string(rule) + "-broken";
         train(recipe, straight);
