@@ -93,6 +93,7 @@ int train(const TrainArguments& arguments, comm::JobWatch& watch) {
         parameters = shards_by_node ? job_in_use.make_inside_node("parameters", {.beside_compute = true})
                                     : job_in_use.make("parameters", {.beside_compute = true});
     }
+    const auto node_memory = job.memory_of_node("decoded images");
     if (comm::index_of(control->rank()) == 0) {
         base::log_info(str("ranks talk over: ", job_in_use.describe()));
         if (!explanation.empty()) {
@@ -103,9 +104,10 @@ int train(const TrainArguments& arguments, comm::JobWatch& watch) {
                                   "\" changes nothing: these ranks share memory, where gradients stay FP32"));
         }
     }
-    trainer::Trainer trainer(recipe_in_use, start,
-                             {*gradients, *batch_norm, *control, parameters.get(), shards.get(), replicas.get()},
-                             job.machines());
+    trainer::Trainer trainer(
+        recipe_in_use, start,
+        {*gradients, *batch_norm, *control, parameters.get(), shards.get(), replicas.get(), node_memory.get()},
+        job.machines());
     watch.keep_in(start.directory);
     // In here, so that an exception ends the job before the trainer is taken apart beside ranks that go on.
     return watch.run([&] {

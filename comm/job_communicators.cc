@@ -16,7 +16,6 @@
 #include "comm/host_staged_communicator.h"
 #include "comm/mpi.h"
 #include "comm/mpi_check.h"
-#include "comm/segment_exchange.h"
 #include "comm/shared_memory_communicator.h"
 #include "comm/wire_communicator.h"
 
@@ -186,6 +185,14 @@ struct JobCommunicators::State {
         return make_shared_memory_communicator(std::move(identity), exchange_over(std::move(meeting)), patience);
     }
 
+    std::unique_ptr<SegmentExchange> memory_of_node(const std::string& purpose) const {
+        if (!mpi_is_running()) {
+            return nullptr;
+        }
+        auto meeting = make_mpi_communicator(purpose, shape.timeout, topology.ranks_of_node(topology.node_of(rank)));
+        return meeting->size() > 1 ? exchange_over(std::move(meeting)) : nullptr;
+    }
+
     /// Over MPI; null where the rank has no lane.
     std::unique_ptr<Communicator> lane(const std::string& purpose, const std::shared_ptr<RankLog>& its_log,
                                        Patience patience = Patience::over_network()) const {
@@ -346,6 +353,10 @@ std::unique_ptr<Communicator> JobCommunicators::make_across_nodes(const std::str
     state_->require_even_nodes(purpose);
     LOCKSTEP_CHECK(!use.on_device, purpose, " is in host memory");
     return state_->across_nodes(purpose, use);
+}
+
+std::unique_ptr<SegmentExchange> JobCommunicators::memory_of_node(const std::string& purpose) const {
+    return state_->memory_of_node(purpose);
 }
 
 }  // namespace lockstep::comm

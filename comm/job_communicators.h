@@ -10,6 +10,7 @@
 #include "comm/communicator.h"
 #include "comm/device_memory.h"
 #include "comm/mpi.h"
+#include "comm/segment_exchange.h"
 #include "comm/topology.h"
 
 namespace lockstep::comm {
@@ -78,6 +79,9 @@ class JobCommunicators {
     /// one.
     std::unique_ptr<Communicator> make_inside_node(const std::string& purpose, const CommunicatorUse& use = {}) const;
     std::unique_ptr<Communicator> make_across_nodes(const std::string& purpose, const CommunicatorUse& use = {}) const;
+    /// For memory that the ranks of this rank's node share; null on a node of one rank. Collective over all ranks; what
+    /// is shared is then the node's affair.
+    std::unique_ptr<SegmentExchange> memory_of_node(const std::string& purpose) const;
 
   private:
     struct State;

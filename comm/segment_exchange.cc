@@ -18,9 +18,11 @@ class ExchangeOver final : public SegmentExchange {
   public:
     explicit ExchangeOver(std::unique_ptr<Communicator> meeting) : meeting_(std::move(meeting)) {}
 
+    std::size_t ranks() const override { return static_cast<std::size_t>(meeting_->size()); }
+
     SharedSegment share(std::size_t bytes_per_rank) override {
         const auto rank = static_cast<std::size_t>(index_of(meeting_->rank()));
-        const std::size_t bytes = bytes_per_rank * static_cast<std::size_t>(meeting_->size());
+        const std::size_t bytes = bytes_per_rank * ranks();
         std::optional<SharedSegment> segment;
         SharedSegment::Handle handle{};
         agree("making a shared segment", [&] {

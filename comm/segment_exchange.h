@@ -12,6 +12,8 @@ namespace lockstep::comm {
 class SegmentExchange {
   public:
     virtual ~SegmentExchange() = default;
+    /// Of the node.
+    virtual std::size_t ranks() const = 0;
     /// Collective: a new zeroed segment of `bytes_per_rank` (the same everywhere) for each rank, made by the first one,
     /// mapped by all, with its pages reserved, each part by its own rank. Throws base::Error on every rank if one
     /// can't.

@@ -446,6 +446,11 @@ Sample Dataset::read(std::uint64_t id, std::vector<std::uint8_t>& room) const {
     return result;
 }
 
+ImageSize Dataset::size_of(std::uint64_t id) const {
+    LOCKSTEP_CHECK_LT(id, size());
+    return {state_->width[id], state_->height[id]};
+}
+
 std::string Dataset::file_name(std::uint64_t id) const {
     LOCKSTEP_CHECK_LT(id, size());
     state_->check_name(id);

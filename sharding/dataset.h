@@ -10,6 +10,8 @@
 
 namespace lockstep::sharding {
 
+struct ImageSize;
+
 enum class Task : std::uint8_t { detection = 0, classification = 1 };
 /// `encoded`: the original compressed bytes. `raw`: decoded RGB pixels, height x width x 3, uint8.
 enum class Encoding : std::uint8_t { encoded = 0, raw = 1 };
@@ -80,6 +82,8 @@ class Dataset {
     /// With its bytes on either path: in the map, with `room` left as it is, or read into `room`, which must live as
     /// long as they are used. Throws base::Error where libhdf5 can't read them.
     Sample read(std::uint64_t id, std::vector<std::uint8_t>& room) const;
+    /// As the tables say it, unchecked, and without a look at anything else of the sample.
+    ImageSize size_of(std::uint64_t id) const;
     std::string file_name(std::uint64_t id) const;  ///< the source's file name, with "#x,y" for a tile
     /// Every record of every table, as sample() and file_name() check theirs.
     void check_tables() const;

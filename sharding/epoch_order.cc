@@ -123,6 +123,38 @@ std::uint64_t EpochOrder::in_blocks(std::uint64_t epoch, std::uint64_t position)
     return blocks(position / shape_.block) * shape_.block + position % shape_.block;
 }
 
+std::uint64_t EpochOrder::position_of(std::uint64_t epoch, std::uint64_t id) const {
+    LOCKSTEP_CHECK_LT(id, size_);
+    const auto keys = [&](std::uint64_t stream) {
+        return base::Random(seed_, base::RandomPurpose::order, epoch, stream);
+    };
+    switch (kind_) {
+        case OrderKind::sequential:
+            return id;
+        case OrderKind::full:
+            return Permutation(keys(whole_stream), size_).inverse(id);
+        case OrderKind::block:
+            break;
+    }
+    const std::uint64_t position = from_blocks(epoch, id);
+    const std::uint64_t window_size = shape_.block * shape_.window;
+    const std::uint64_t window = position / window_size;
+    const std::uint64_t begin = window * window_size;
+    const Permutation inside(keys(first_window_stream + window), std::min(window_size, size_ - begin));
+    return begin + inside.inverse(position - begin);
+}
+
+/// The inverse of in_blocks.
+std::uint64_t EpochOrder::from_blocks(std::uint64_t epoch, std::uint64_t id) const {
+    const std::uint64_t whole_blocks = size_ / shape_.block;
+    const std::uint64_t rest = size_ % shape_.block;
+    const Permutation blocks(base::Random(seed_, base::RandomPurpose::order, epoch, block_stream),
+                             whole_blocks + (rest != 0 ? 1 : 0));
+    const std::uint64_t place = blocks.inverse(id / shape_.block);
+    const bool is_after_rest = rest != 0 && place > blocks.inverse(whole_blocks);
+    return place * shape_.block + id % shape_.block - (is_after_rest ? shape_.block - rest : 0);
+}
+
 OrderOfEpoch::OrderOfEpoch(const EpochOrder& order, std::uint64_t epoch) : order_(order), epoch_(epoch) {
     if (order.kind_ == OrderKind::full && order.size_ > 0) {
         const base::Random keys(order.seed_, base::RandomPurpose::order, epoch, whole_stream);
@@ -139,6 +171,17 @@ std::uint64_t OrderOfEpoch::sample_at(std::uint64_t position) const {
         position = Permutation::applied(round, position, order_.size_);
     }
     return position;
+}
+
+std::uint64_t OrderOfEpoch::position_of(std::uint64_t id) const {
+    if (rounds_.empty()) {
+        return order_.position_of(epoch_, id);
+    }
+    LOCKSTEP_CHECK_LT(id, order_.size_);
+    std::for_each(rounds_.rbegin(), rounds_.rend(), [&](const ShuffleRound& round) {  // each is its own inverse
+        id = Permutation::applied(round, id, order_.size_);
+    });
+    return id;
 }
 
 double EpochOrder::shuffle_quality(std::uint64_t epoch) const {

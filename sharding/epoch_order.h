@@ -43,6 +43,8 @@ class EpochOrder {
     std::uint64_t seed() const { return seed_; }
     std::uint64_t size() const { return size_; }
     std::uint64_t sample_at(std::uint64_t epoch, std::uint64_t position) const;
+    /// The inverse: where in the epoch a sample comes.
+    std::uint64_t position_of(std::uint64_t epoch, std::uint64_t id) const;
 
     std::uint64_t steps_per_epoch(std::uint64_t effective_batch) const;
     /// Positions of step `step` (within the epoch); the last one may be shorter, never padded.
@@ -56,6 +58,7 @@ class EpochOrder {
   private:
     friend class OrderOfEpoch;
     std::uint64_t in_blocks(std::uint64_t epoch, std::uint64_t position) const;
+    std::uint64_t from_blocks(std::uint64_t epoch, std::uint64_t id) const;
 
     OrderKind kind_;
     std::uint64_t seed_;
@@ -71,6 +74,7 @@ class OrderOfEpoch {
     OrderOfEpoch(const EpochOrder& order, std::uint64_t epoch);
     std::uint64_t epoch() const { return epoch_; }
     std::uint64_t sample_at(std::uint64_t position) const;
+    std::uint64_t position_of(std::uint64_t id) const;
 
   private:
     EpochOrder order_;

@@ -1,7 +1,6 @@
 #include "sharding/loader.h"
 
 #include <algorithm>
-#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -16,6 +15,7 @@
 #include "base/error.h"
 #include "base/resources.h"
 #include "sharding/image.h"
+#include "sharding/sample_store.h"
 
 namespace lockstep::sharding {
 namespace {
@@ -35,81 +35,6 @@ void check_image_size(std::uint32_t size) {
         throw base::UsageError(base::str("loader: image_size = ", size, ": give at most ", max_image_size));
     }
 }
-
-/// Reads samples, and keeps them where the whole set fits the budget. Thread-safe.
-class SampleStore {
-  public:
-    SampleStore(const Dataset& dataset, const LoaderOptions& options)
-        : reader_(dataset, {.image_size = options.image_size,
-                            .verify_checksums = options.verify_checksums,
-                            .decode = options.decode,
-                            .cut_area = options.augmentation.enabled ? options.augmentation.resized_crop : 0,
-                            .preprocessed = options.preprocessed}) {
-        if (reader_.options().cut_area > 0) {
-            return;  // of no size that is known before
-        }
-        const std::uint64_t bytes_of_one =
-            std::uint64_t{options.image_size} * options.image_size * channels + sizeof(FittedSample);
-        if (dataset.size() <= options.decoded_cache_bytes / bytes_of_one) {
-            kept_.resize(dataset.size());
-        }
-    }
-
-    FittedSample fitted(std::uint64_t id, ImageBuffers& buffers) {
-        ++used_;
-        if (kept_.empty()) {
-            FittedSample sample = reader_.read(id, buffers);
-            touched(reader_.options().preprocessed == nullptr ? sample.source.bytes.size()
-                                                              : std::uint64_t{sample.width} * sample.height * channels);
-            return sample;
-        }
-        {
-            const std::lock_guard lock(mutex_);
-            if (kept_[id].pixels) {
-                ++used_kept_;
-                return kept_[id];
-            }
-        }
-        // Two threads may decode the same sample at first: cheaper than waiting for each other.
-        FittedSample sample = reader_.read(id, buffers);
-        if (sample.pixels.use_count() > 0) {  // what lies in the map may stay there
-            const std::uint8_t* const begin = sample.pixels.get();
-            const auto own = std::make_shared<const std::vector<std::uint8_t>>(
-                begin, begin + std::size_t{sample.width} * sample.height * channels);
-            sample.pixels = {own, own->data()};
-        }
-        const std::lock_guard lock(mutex_);
-        return kept_[id] = std::move(sample);
-    }
-
-    /// Asks the kernel to read ahead what will be decoded.
-    void announce(std::uint64_t id) const {
-        if (kept_.empty()) {
-            reader_.storage().prefetch(id);
-        }
-    }
-
-    const Dataset& dataset() const { return reader_.dataset(); }
-    CacheUse use() const { return {.samples = used_, .kept = used_kept_}; }
-
-  private:
-    /// Bounds what the mapped shards add to this process's memory.
-    void touched(std::uint64_t bytes) {
-        constexpr std::uint64_t pages_around = 16 << 10;  // a fault maps 64 KiB at once, and small samples share them
-        constexpr std::uint64_t most_mapped = 32 << 20;
-        const std::uint64_t mapped = mapped_ += std::max(bytes, pages_around);
-        if (mapped > most_mapped) {
-            mapped_ = 0;
-            reader_.storage().let_go();
-        }
-    }
-
-    SampleReader reader_;
-    std::atomic<std::uint64_t> mapped_{0};
-    std::atomic<std::uint64_t> used_{0}, used_kept_{0};
-    std::mutex mutex_;
-    std::vector<FittedSample> kept_;  ///< by id; empty where nothing is kept, without pixels where not yet decoded
-};
 
 /// What a batch shall hold.
 struct BatchPlan {
@@ -161,14 +86,19 @@ class Pipeline {
         unit_waits_.notify_all();
 
         for (Unit& unit : job->units) {
+            job->batch.cache_use += unit.cache_use;
             gather(unit, job->batch.micro[unit.micro]);
         }
         for (MicroBatch& micro : job->batch.micro) {
             close_up(micro);
         }
+        cache_use_ += job->batch.cache_use;
         job->batch.wait_seconds = base::monotonic_seconds() - start;
         return std::move(job->batch);
     }
+
+    /// Of all that next() gave.
+    CacheUse cache_use() const { return cache_use_; }
 
     void give_back(MicroBatch&& micro) {
         const std::lock_guard lock(mutex_);
@@ -184,6 +114,7 @@ class Pipeline {
         std::uint32_t image;  ///< where its pixels were made
         std::vector<TargetBox> boxes;
         std::uint32_t partners = 0;
+        CacheUse cache_use;
         std::optional<std::string> skipped;  ///< why
     };
 
@@ -260,7 +191,8 @@ class Pipeline {
                 for (const std::uint64_t partner : augmenter_.likely_partners(plan->epoch, id)) {
                     store_.announce(partner);
                 }
-                job->units.push_back({.micro = micro_index, .image = image, .boxes = {}, .skipped = {}});
+                job->units.push_back(
+                    {.micro = micro_index, .image = image, .boxes = {}, .cache_use = {}, .skipped = {}});
             }
         }
         spare_limit_ = plan->micro.size() * (prefetch_ + 1);
@@ -338,7 +270,8 @@ class Pipeline {
         MicroBatch& micro = job.batch.micro[unit.micro];
         const std::uint64_t id = micro.sample_ids[unit.image];
         const auto fetch = [&](std::uint64_t wanted) {
-            FittedSample sample = store_.fitted(wanted, buffers);
+            FittedSample sample =
+                store_.fitted(wanted, {job.batch.epoch, job.batch.positions.end}, buffers, unit.cache_use);
             if (store_gives_whole_samples_) {
                 const ImageSize own{sample.source.width, sample.source.height};
                 return resized(std::move(sample), fitted_size(own, job.canvas.bounds), buffers);
@@ -359,6 +292,7 @@ class Pipeline {
     Planner planner_;
     std::size_t prefetch_;
     BadSamplePolicy on_bad_sample_;
+    CacheUse cache_use_;
     bool store_gives_whole_samples_;  ///< each batch brings them to its own size
 
     std::mutex mutex_;
@@ -434,18 +368,6 @@ Planner plan_once(const Dataset& dataset, PositionRange range, const SequentialO
     };
 }
 
-/// Batches of shapes of their own bring samples to their size themselves: the store then gives them whole, as it does
-/// where windows are cut out of them, decoded no smaller than any batch needs.
-LoaderOptions options_of_store(LoaderOptions options) {
-    if (options.scaling.rule != ScalingRule::fixed) {
-        options.image_size =
-            options.scaling.rule == ScalingRule::published ? options.scaling.short_side : options.scaling.long_side;
-        options.augmentation.enabled = true;
-        options.augmentation.resized_crop = 1;
-    }
-    return options;
-}
-
 void check_scaling(const Dataset& dataset, const LoaderOptions& options) {
     if (options.scaling.rule == ScalingRule::fixed) {
         return;
@@ -476,7 +398,7 @@ struct Loader::State {
     State(const Dataset& dataset, const BatchOrder& order, Share share, const LoaderOptions& given, std::uint64_t epoch,
           std::uint64_t step)
         : options(given),
-          store(dataset, options_of_store(given)),
+          store(dataset, given, order.samples()),
           augmenter(given.augmentation, dataset.task(), given.image_size, given.seed, given.closing_epoch,
                     dataset.size()),
           pipeline(store, augmenter, endless_plan(order, share, given.accumulate, epoch, step), given) {}
@@ -527,7 +449,7 @@ void Loader::give_back(Batch&& batch) {
 }
 
 CacheUse Loader::cache_use() const {
-    return state_->store.use();
+    return state_->pipeline.cache_use();
 }
 
 const LoaderOptions& Loader::options() const {
@@ -553,7 +475,7 @@ LoaderOptions loader_options_of(const SequentialOptions& given) {
 
 struct SequentialReader::State {
     State(const Dataset& dataset, PositionRange ids, const SequentialOptions& options)
-        : store(dataset, options_of_store(loader_options_of(options))),
+        : store(dataset, loader_options_of(options), std::nullopt),
           augmenter({}, dataset.task(), options.image_size, 0, 0, dataset.size()),
           pipeline(store, augmenter, plan_once(dataset, ids, options), loader_options_of(options)) {}
 

@@ -10,6 +10,7 @@
 #include "sharding/augmentation.h"
 #include "sharding/batch_order.h"
 #include "sharding/dataset.h"
+#include "sharding/decoded_cache.h"
 #include "sharding/epoch_order.h"
 #include "sharding/sample_reader.h"
 #include "sharding/scaling.h"
@@ -28,6 +29,18 @@ struct SkippedSample {
     std::uint64_t id = 0;
     std::string reason;  ///< names the sample, or the partner, and its file
     bool operator==(const SkippedSample&) const = default;
+};
+
+/// Where samples came from.
+struct CacheUse {
+    std::uint64_t samples = 0;  ///< all that were used
+    std::uint64_t kept = 0;     ///< of them, those that were in memory already decoded
+
+    CacheUse& operator+=(const CacheUse& other) {
+        samples += other.samples;
+        kept += other.kept;
+        return *this;
+    }
 };
 
 /// This rank's share of one micro-step. May be empty (count 0): the step must still be taken.
@@ -51,13 +64,8 @@ struct Batch {
     PositionRange positions;        ///< the whole effective batch, over all ranks and micro-steps; of the batch order
     std::vector<MicroBatch> micro;  ///< exactly `accumulate` entries
     double wait_seconds = 0;        ///< how long next() blocked
+    CacheUse cache_use;             ///< partners included
     std::span<const MicroBatch> micro_steps() const { return micro; }
-};
-
-/// Where samples came from.
-struct CacheUse {
-    std::uint64_t samples = 0;  ///< all that were used
-    std::uint64_t kept = 0;     ///< of them, those that were in memory already decoded
 };
 
 /// What a rank takes of the order.
@@ -80,11 +88,18 @@ struct LoaderOptions {
     DecodeMode decode = DecodeMode::full;
     const Dataset* preprocessed = nullptr;  ///< its samples, decoded (open_preprocessed_cache); outlives the loader
     BadSamplePolicy on_bad_sample = BadSamplePolicy::error;
-    /// A data set whose decoded pixels (size() x image_size x image_size x 3 bytes at most) fit here stays in memory
-    /// once decoded; a larger one is decoded again each time, and so is one that windows are cut out of
-    /// (resized_crop) or whose batches have sizes of their own (scaling). 0: never kept.
+    /// Decoded samples are kept in so much of this process's memory; where there is not room for all, those that are
+    /// needed soonest. 0: none are kept, as none are that windows are cut out of (resized_crop) or whose batches have
+    /// sizes of their own (scaling).
     std::uint64_t decoded_cache_bytes = std::uint64_t{256} << 20;
+    /// Where they are kept instead, shared with loaders of the same data set, image size and decode mode; of
+    /// decoded_cache_shape.
+    std::shared_ptr<DecodedCache> decoded_cache = nullptr;
 };
+
+/// What a cache for a loader with these options holds in `budget` bytes. No slot where it would be of no use: also
+/// where all samples lie in mapped files as they are needed.
+DecodedCache::Shape decoded_cache_shape(const Dataset& dataset, const LoaderOptions& options, std::uint64_t budget);
 
 /// What the batches of a Loader with these options hold. Throws base::UsageError naming an impossible option.
 BatchOrder batch_order(const Dataset& dataset, EpochOrder order, const LoaderOptions& options);
@@ -111,7 +126,7 @@ class Loader {
     void give_back(Batch&& batch);
 
     const LoaderOptions& options() const;
-    /// Since the loader was made, partners included.
+    /// Of all batches that next() gave.
     CacheUse cache_use() const;
 
   private:

@@ -119,8 +119,11 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
           Choices{"error", "skip"}, Effect::training);
     visit("data.verify_checksums", r.data.verify_checksums, "check each sample's CRC-32C when it is read", Choices{},
           Effect::none);
-    visit("data.cache_mib", r.data.cache_mib, "decoded images that a rank keeps in memory, in MiB", Bounds{0, 1e6},
-          Effect::none);
+    visit("data.cache_mib", r.data.cache_mib,
+          "decoded images that the ranks of a machine keep in memory together, in MiB; where that isn't room for all, "
+          "those "
+          "that are needed soonest",
+          Bounds{0, 1e6}, Effect::none);
     visit(
         "data.disk_cache", r.data.disk_cache,
         "folder where the training set's samples are kept decoded at image_size, made at the first start; empty: none",

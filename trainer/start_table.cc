@@ -35,6 +35,9 @@ std::string start_table(const Recipe& recipe, const StartFacts& facts) {
                                   : std::string();
     table += row("order of samples", str(recipe.data.order, shape, ", shuffle quality ",
                                          base::fixed(facts.shuffle_quality, 2), " (1: neighbours are strangers)"));
+    if (!facts.decoded_images.empty()) {
+        table += row("decoded images in memory", facts.decoded_images);
+    }
     if (is_detector(recipe)) {
         table += row("boxes of an image", str("room for ", facts.room_for_boxes, " after augmentation"));
     }

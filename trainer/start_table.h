@@ -21,6 +21,7 @@ struct StartFacts {
     std::optional<std::uint64_t> validation_images;  ///< none: no validation data
     std::uint64_t validation_boxes = 0;
     std::string shapes = {};                       ///< of batches; empty: all have one
+    std::string decoded_images = {};               ///< that are kept in memory
     std::optional<double> images_of_average_step;  ///< where pixels bound the batch
     std::uint64_t steps_per_epoch, total_steps, warmup_steps;
     double peak_rate;

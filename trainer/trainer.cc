@@ -24,6 +24,7 @@
 #include "trainer/loader_options.h"
 #include "trainer/models/layers.h"
 #include "trainer/models/network_of_units.h"
+#include "trainer/node_cache.h"
 #include "trainer/optimizers/parameter_groups.h"
 #include "trainer/optimizers/update_rules.h"
 #include "trainer/rank_cores.h"
@@ -108,6 +109,7 @@ struct Trainer::State {
     sharding::Dataset train;
     std::optional<sharding::Dataset> validation;
     std::optional<sharding::Dataset> preprocessed;  ///< the training set's samples, from data.disk_cache
+    NodeCache node_cache;
     std::unique_ptr<Task> task;
     TrainableParameters parameters;
     comm::GradientReducer reducer;
@@ -128,10 +130,10 @@ struct Trainer::State {
         double seconds = 0, wait = 0, exposed = 0, skew = 0;
         std::uint64_t images = 0;
         double pixels = 0;                ///< that the network was given, padding included
+        sharding::CacheUse cache_use;     ///< of this rank
         std::uint64_t skipped = 0;        ///< samples
         std::uint64_t skipped_steps = 0;  ///< not finite
     } epoch_sums;
-    sharding::CacheUse cache_use, cache_use_before_epoch;
     double batch_norm_seconds = 0;  ///< of the step under way: in batch norm's collectives
     comm::SentData sent_before_epoch;
     double training_seconds = 0, training_wait = 0, training_pixels = 0;
@@ -174,7 +176,8 @@ struct Trainer::State {
     std::string display_text() const;
     bool agree_to_stop(const StopRequest& stop);
     bool nothing_is_left();
-    json epoch_line(std::uint64_t epoch, std::uint64_t steps) const;
+    json epoch_line(std::uint64_t epoch, std::uint64_t steps);
+    sharding::CacheUse cache_use_of_ranks();
     void evaluate_into(json& line, std::size_t pictures);
     void finish_epoch();
     void check_ledger();
@@ -273,7 +276,7 @@ Trainer::State::State(Recipe the_recipe, const RunStart& start, Communicators co
             "optimizer.rate_factors that freeze parameters don't go with optimizer.zero_stage = 3; "
             "use stage 2, or a small factor instead of 0");
     }
-    const auto options = loader_options(recipe, cores_per_rank);
+    auto options = loader_options(recipe, cores_per_rank);
     // Its constructor refuses what it can't do: better here than when a run directory lies there.
     [[maybe_unused]] const sharding::Augmenter probe(options.augmentation, train.task(), options.image_size,
                                                      options.seed, options.closing_epoch, train.size());
@@ -286,7 +289,10 @@ Trainer::State::State(Recipe the_recipe, const RunStart& start, Communicators co
             train, recipe.data.disk_cache,
             {.image_size = options.image_size, .verify_checksums = options.verify_checksums, .decode = options.decode},
             cores_per_rank);
+        options.preprocessed = &*preprocessed;
     }
+    node_cache = make_node_cache(train, options, comms.node_memory,
+                                 topology.ranks_of_node(topology.node_of(comms.control.rank())).size());
     warn_of_idle_ranks();
     if (start.checkpoint) {
         load(load_checkpoint(*start.checkpoint), *start.checkpoint);
@@ -391,6 +397,7 @@ StartFacts Trainer::State::start_facts() const {
             .validation_images = validation ? std::optional(validation->size()) : std::nullopt,
             .validation_boxes = validation ? validation->box_count() : 0,
             .shapes = shapes_text(),
+            .decoded_images = node_cache.describe(),
             .images_of_average_step = images_of_average_step(),
             .steps_per_epoch = steps_per_epoch,
             .total_steps = schedule.total_steps(),
@@ -555,6 +562,7 @@ void Trainer::State::train_step(const sharding::Batch& batch, double started) {
     const double exposed = gradients.communication_seconds + optimizer.exchange_seconds() + batch_norm_seconds;
     epoch_sums.seconds += seconds;
     epoch_sums.wait += batch.wait_seconds;
+    epoch_sums.cache_use += batch.cache_use;
     epoch_sums.exposed += exposed;
     epoch_sums.skew += gradients.skew_seconds;
     epoch_sums.images += images;
@@ -735,8 +743,16 @@ Evaluation Trainer::State::evaluate(std::size_t pictures) {
     return result;
 }
 
-/// What metrics.jsonl says of the epoch that is under way, after `steps` of its steps.
-json Trainer::State::epoch_line(std::uint64_t epoch, std::uint64_t steps) const {
+/// Collective. Of the epoch that is under way.
+sharding::CacheUse Trainer::State::cache_use_of_ranks() {
+    std::array<std::int64_t, 2> counts = {static_cast<std::int64_t>(epoch_sums.cache_use.samples),
+                                          static_cast<std::int64_t>(epoch_sums.cache_use.kept)};
+    comms.control.all_reduce(comm::Buffer::of(std::span<std::int64_t>(counts)), comm::ReduceOp::sum, "use of caches");
+    return {static_cast<std::uint64_t>(counts[0]), static_cast<std::uint64_t>(counts[1])};
+}
+
+/// Collective. What metrics.jsonl says of the epoch that is under way, after `steps` of its steps.
+json Trainer::State::epoch_line(std::uint64_t epoch, std::uint64_t steps) {
     json line = {{"kind", "epoch"},
                  {"epoch", epoch},
                  {"step", progress.optimizer_steps},
@@ -747,9 +763,8 @@ json Trainer::State::epoch_line(std::uint64_t epoch, std::uint64_t steps) const 
                  {"exposed_communication_fraction", ratio(epoch_sums.exposed, epoch_sums.seconds)},
                  {"rank_skew_fraction", ratio(epoch_sums.skew, epoch_sums.seconds)}};
     add_pixels(line, epoch_sums.pixels, epoch_sums.images);
-    const std::uint64_t samples = cache_use.samples - cache_use_before_epoch.samples;
-    const std::uint64_t kept = cache_use.kept - cache_use_before_epoch.kept;
-    line["memory_cache_hit_rate"] = ratio(static_cast<double>(kept), static_cast<double>(samples));
+    const sharding::CacheUse use = cache_use_of_ranks();
+    line["memory_cache_hit_rate"] = ratio(static_cast<double>(use.kept), static_cast<double>(use.samples));
     if (preprocessed) {  // it holds every sample, so that what memory doesn't have comes from there
         line["disk_cache_hit_rate"] = 1;
     }
@@ -970,7 +985,6 @@ void Trainer::State::close_epoch_sums() {
     training_pixels += epoch_sums.pixels;
     epoch_sums = {};
     sent_before_epoch = sent_so_far();
-    cache_use_before_epoch = cache_use;
 }
 
 void Trainer::State::finish_run() {
@@ -1047,6 +1061,8 @@ Outcome Trainer::run() {
     const sharding::Share share{static_cast<std::uint64_t>(comm::index_of(s.comms.control.rank())), s.ranks()};
     sharding::LoaderOptions options = loader_options(s.recipe, s.cores_per_rank);
     options.preprocessed = s.preprocessed ? &*s.preprocessed : nullptr;
+    options.decoded_cache = s.node_cache.shared;
+    options.decoded_cache_bytes = s.node_cache.own_bytes;
     sharding::Loader loader(s.train, s.batches, share, options, s.progress.epoch, s.progress.step_in_epoch);
     const std::uint64_t last_step =
         s.recipe.max_steps > 0 ? std::min(static_cast<std::uint64_t>(s.recipe.max_steps), s.schedule.total_steps())
@@ -1058,7 +1074,6 @@ Outcome Trainer::run() {
         const double started = base::monotonic_seconds();
         s.enter("reading data");
         sharding::Batch batch = loader.next();
-        s.cache_use = loader.cache_use();
         s.enter("training");
         s.train_step(batch, started);
         loader.give_back(std::move(batch));

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "comm/communicator.h"
+#include "comm/segment_exchange.h"
 #include "comm/shard_scope.h"
 #include "comm/topology.h"
 #include "sharding/dataset.h"
@@ -23,6 +24,8 @@ struct Communicators {
     /// place on every node; `parameters` are this node's ranks then, too.
     comm::Communicator* shards = nullptr;
     comm::Communicator* replicas = nullptr;
+    /// To share memory with the other ranks of this node; null: there are none, or they are to be kept apart.
+    comm::SegmentExchange* node_memory = nullptr;
 
     comm::ShardScope shard_scope() const {
         return shards ? comm::ShardScope(gradients, *shards, *replicas) : comm::ShardScope(gradients);

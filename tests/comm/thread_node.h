@@ -54,6 +54,7 @@ class ThreadNode {
     class Exchange final : public SegmentExchange {
       public:
         Exchange(ThreadNode& node, std::int32_t rank) : node_(node), rank_(static_cast<std::size_t>(rank)) {}
+        std::size_t ranks() const override { return node_.members_.size(); }
         SharedSegment share(std::size_t bytes_per_rank) override {
             if (rank_ == 0) {
                 node_.segment_ = SharedSegment::create(bytes_per_rank * node_.members_.size());

@@ -57,14 +57,17 @@ TEST(EpochOrder, IsAPureFunctionOfSeedEpochAndPosition) {
     EXPECT_NE(epoch_of(order, 3), epoch_of(EpochOrder(OrderKind::full, 8, 1000), 3));
 }
 
-TEST(EpochOrder, OneEpochOfItIsTheSame) {
+TEST(EpochOrder, OneEpochOfItAndItsInverseAreTheSame) {
     for (const OrderKind kind : {OrderKind::sequential, OrderKind::block, OrderKind::full}) {
-        for (const std::uint64_t size : {1, 2, 57, 1000}) {
+        for (const std::uint64_t size : {1, 2, 57, 64, 1000, 1003}) {
             const EpochOrder order(kind, 9, size, {.block = 8, .window = 3});
             for (const std::uint64_t epoch : {0, 7}) {
                 const OrderOfEpoch one(order, epoch);
                 for (std::uint64_t position = 0; position < size; ++position) {
-                    ASSERT_EQ(one.sample_at(position), order.sample_at(epoch, position)) << size << " " << position;
+                    const std::uint64_t id = order.sample_at(epoch, position);
+                    ASSERT_EQ(one.sample_at(position), id) << size << " " << position;
+                    ASSERT_EQ(order.position_of(epoch, id), position) << size << " " << id;
+                    ASSERT_EQ(one.position_of(id), position) << size << " " << id;
                 }
             }
         }

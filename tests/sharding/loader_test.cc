@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <fstream>
 #include <set>
+#include <thread>
 
 #include "base/file.h"
 #include "base/random.h"
@@ -454,7 +455,7 @@ TEST_F(LoaderTest, ThreadsPrefetchCacheAndRecyclingChangeNothing) {
     const std::vector<Batch> expected = take(plain, 10);
     for (unsigned threads : {1, 2, 4}) {
         for (unsigned prefetch : {1, 3}) {
-            for (std::uint64_t cache : {std::uint64_t{0}, std::uint64_t{1} << 20}) {
+            for (std::uint64_t cache : {0, 20000, 1 << 20}) {  // none, a quarter of the samples, all
                 LoaderOptions options = options_with(6, 2, threads);
                 options.prefetch = prefetch;
                 options.decoded_cache_bytes = cache;
@@ -469,6 +470,88 @@ TEST_F(LoaderTest, ThreadsPrefetchCacheAndRecyclingChangeNothing) {
                 expect_same(got, expected);
             }
         }
+    }
+}
+
+TEST_F(LoaderTest, RanksThatShareACacheMakeTheSameBatchesAndDecodeLess) {
+    for (const Task task : {Task::detection, Task::classification}) {
+        const std::string name = task == Task::detection ? "boxes" : "labels";
+        write_photos(path(name), task);
+        const Dataset set = Dataset::open(path(name));
+        LoaderOptions options = options_with(6, 2);
+        if (task == Task::classification) {
+            options.augmentation = {.enabled = true, .flip_horizontal = 0.5};
+        }
+        constexpr std::uint64_t ranks = 3, batches = 12;
+        for (const std::uint64_t budget : {20000, 1 << 20}) {
+            options.decoded_cache = nullptr;
+            options.decoded_cache_bytes = 0;
+            std::vector<std::vector<Batch>> expected, got(ranks);
+            for (std::uint64_t rank = 0; rank < ranks; ++rank) {
+                Loader loader(set, shuffled(), {.rank = rank, .ranks = ranks}, options);
+                expected.push_back(take(loader, batches));
+                EXPECT_EQ(loader.cache_use().kept, 0U);
+            }
+            const DecodedCache::Shape shape = decoded_cache_shape(set, options, budget);
+            EXPECT_LE(shape.bytes(), budget);
+            EXPECT_EQ(shape.holds_all(), budget > 20000);
+            options.decoded_cache = std::make_shared<DecodedCache>(shape);
+            std::vector<CacheUse> uses(ranks);
+            {
+                std::vector<std::jthread> threads;
+                for (std::uint64_t rank = 0; rank < ranks; ++rank) {
+                    threads.emplace_back([&, rank] {
+                        Loader loader(set, shuffled(), {.rank = rank, .ranks = ranks}, options);
+                        got[rank] = take(loader, batches);
+                        uses[rank] = loader.cache_use();
+                    });
+                }
+            }
+            std::uint64_t decoded = 0, used = 0;
+            for (std::uint64_t rank = 0; rank < ranks; ++rank) {
+                expect_same(got[rank], expected[rank]);
+                EXPECT_GT(uses[rank].kept, 0U) << name << ", rank " << rank;
+                decoded += uses[rank].samples - uses[rank].kept;
+                used += uses[rank].samples;
+            }
+            if (shape.holds_all()) {  // threads may decode the same sample at the same time
+                EXPECT_LE(decoded, images * ranks) << name;
+            }
+            EXPECT_LT(decoded, used) << name;
+            // Each rank has passed through whole epochs in which it decoded nothing.
+            Loader late(set, shuffled(), {.rank = 0, .ranks = 1}, options, 3);
+            take(late, 4);
+            if (shape.holds_all()) {
+                EXPECT_GE(late.cache_use().kept, late.cache_use().samples - options.prefetch * 6) << name;
+            }
+        }
+    }
+}
+
+TEST_F(LoaderTest, ACacheThatIsTooSmallKeepsWhatIsNeededSoonest) {
+    write_photos(path("set"));
+    const Dataset set = Dataset::open(path("set"));
+    LoaderOptions options = options_with(4, 1, 1);
+    options.prefetch = 1;
+    options.augmentation.mosaic = options.augmentation.mixup = 0;
+    std::uint64_t budget = 1 << 20;
+    while (decoded_cache_shape(set, options, budget).slots > images / 2) {
+        budget -= 512;
+    }
+    const std::uint64_t slots = decoded_cache_shape(set, options, budget).slots;
+    ASSERT_EQ(slots, images / 2);
+    for (const OrderKind kind : {OrderKind::sequential, OrderKind::block, OrderKind::full}) {
+        options.decoded_cache_bytes = budget;
+        const EpochOrder order(kind, 5, images, {.block = 4, .window = 2});
+        Loader loader(set, order, {}, options, 0, 0);
+        constexpr std::size_t epochs = 20, steps = 6;
+        take(loader, epochs * steps);
+        const CacheUse use = loader.cache_use();
+        // Half of the set is there, so half of what is used is, but for the first epoch: who kept what was used last
+        // would find nothing in a sequential order, and a seventh in a full one.
+        const double expected = static_cast<double>(slots) / images * (epochs - 1) / epochs;
+        EXPECT_GT(static_cast<double>(use.kept) / static_cast<double>(use.samples), expected - 0.03)
+            << "order " << static_cast<int>(kind);
     }
 }
 

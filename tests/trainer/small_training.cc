@@ -172,7 +172,8 @@ JobRanks::JobRanks(const std::string& topology)
       gradients(job.make("gradients", {.beside_compute = true})),
       batch_norm(job.make("batch norm")),
       control(job.make("control")),
-      parameters(job.make("parameters", {.beside_compute = true})) {}
+      parameters(job.make("parameters", {.beside_compute = true})),
+      node_memory(job.memory_of_node("decoded images")) {}
 
 void SmallTraining::SetUp() {
     world_ = comm::JobCommunicators({.timeout = std::chrono::minutes(1)}).make("test");

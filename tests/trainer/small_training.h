@@ -31,10 +31,17 @@ trainer::Recipe small_classification_recipe(const std::filesystem::path& data);
 /// What the train command gives the trainer. Collective.
 struct JobRanks {
     explicit JobRanks(const std::string& topology = "auto");
-    trainer::Communicators communicators() const { return {*gradients, *batch_norm, *control, parameters.get()}; }
+    trainer::Communicators communicators() const {
+        return {.gradients = *gradients,
+                .batch_norm = *batch_norm,
+                .control = *control,
+                .parameters = parameters.get(),
+                .node_memory = node_memory.get()};
+    }
 
     comm::JobCommunicators job;
     std::unique_ptr<comm::Communicator> gradients, batch_norm, control, parameters;
+    std::unique_ptr<comm::SegmentExchange> node_memory;
 };
 
 /// A directory `root_` of all ranks with each kind of data, 17 images each, in "boxes", "mixed" and "labels"; it goes
