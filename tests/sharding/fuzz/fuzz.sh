@@ -8,7 +8,7 @@ export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ASAN_OPTIONS=strict_stri
 cmake --preset fuzz
 cmake --build build/fuzz --target "${@/#/fuzz_}"
 for target in "$@"; do
-    program=build/fuzz/tests/sharding/fuzz/fuzz_$target corpus=tests/sharding/fuzz/corpus/$target work=build/fuzz/found/$target
+    program=build/fuzz/tests/sharding/fuzz/fuzz_$target corpus=build/fuzz/tests/sharding/fuzz/corpus/$target work=build/fuzz/found/$target
     # libhdf5 keeps memory for later, which would be taken for a leak after most inputs, and searched for.
     options=(-timeout=20 -rss_limit_mb=3000 -max_len=4096 "-artifact_prefix=$work/" -detect_leaks=0)
     mkdir -p "$work/new"
@@ -18,4 +18,6 @@ for target in "$@"; do
     rm -rf "$work/merged" && mkdir "$work/merged"
     "$program" "${options[@]}" -merge=1 "$work/merged" "$corpus" "$work/new" 2>/dev/null
     rm -rf "$corpus" && cp -r "$work/merged" "$corpus"
+    tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=0644 \
+        -cJf "tests/sharding/fuzz/corpus/$target.tar.xz" -C "$corpus" .
 done
