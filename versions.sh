@@ -10,12 +10,16 @@ packages=(
     # launch, and between nodes
     libopenmpi-dev openmpi-bin
     # data
-    libhdf5-dev libopencv-dev libjpeg-dev zlib1g-dev libpugixml-dev libsimdjson-dev libyaml-cpp-dev
+    libhdf5-dev libopencv-dev libjpeg-dev zlib1g-dev libpugixml-dev libsimdjson-dev libyaml-cpp-dev libhiredis-dev
     # configuration, command line, text
     libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libspdlog-dev libfmt-dev
     # tests
-    libgtest-dev libbenchmark-dev dataset-fashion-mnist iproute2
+    libgtest-dev libbenchmark-dev dataset-fashion-mnist iproute2 redis-server
 )
+
+# To fuzz (tests/sharding/fuzz/fuzz.sh); nothing else needs them.
+# shellcheck disable=SC2034
+fuzz_packages=(clang-16 libclang-rt-16-dev)
 
 pip_version=26.3
 

@@ -12,6 +12,7 @@
 #include "sharding/dataset.h"
 #include "sharding/decoded_cache.h"
 #include "sharding/epoch_order.h"
+#include "sharding/redis_cache.h"
 #include "sharding/sample_reader.h"
 #include "sharding/scaling.h"
 
@@ -35,10 +36,12 @@ struct SkippedSample {
 struct CacheUse {
     std::uint64_t samples = 0;  ///< all that were used
     std::uint64_t kept = 0;     ///< of them, those that were in memory already decoded
+    std::uint64_t shared = 0;   ///< of the others, those that the cache between nodes had
 
     CacheUse& operator+=(const CacheUse& other) {
         samples += other.samples;
         kept += other.kept;
+        shared += other.shared;
         return *this;
     }
 };
@@ -95,6 +98,9 @@ struct LoaderOptions {
     /// Where they are kept instead, shared with loaders of the same data set, image size and decode mode; of
     /// decoded_cache_shape.
     std::shared_ptr<DecodedCache> decoded_cache = nullptr;
+    /// Asked for samples that aren't in memory, and given those that were decoded; of decoded_pixels_fingerprint. It is
+    /// of no use where decoded_cache_shape says so. Null: none.
+    std::shared_ptr<RedisCache> shared_cache = nullptr;
 };
 
 /// What a cache for a loader with these options holds in `budget` bytes. No slot where it would be of no use: also

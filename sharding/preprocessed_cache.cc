@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/hash.h"
 #include "base/log.h"
 #include "sharding/dataset_writer.h"
 #include "sharding/ordered_parallel.h"
@@ -17,18 +16,6 @@ namespace lockstep::sharding {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// To be raised when decoding or fitting gives other pixels than before.
-constexpr std::uint64_t pixels_version = 1;
-
-std::uint64_t fingerprint_of(const Dataset& source, const SampleReaderOptions& options) {
-    return base::Hash64()
-        .add(pixels_version)
-        .add(source.content_hash())
-        .add(std::uint64_t{options.image_size})
-        .add(static_cast<std::uint64_t>(options.decode))
-        .value();
-}
 
 void write_cache(const Dataset& source, const fs::path& path, const std::string& description,
                  const SampleReaderOptions& options, unsigned threads) {
@@ -42,7 +29,7 @@ void write_cache(const Dataset& source, const fs::path& path, const std::string&
     const DatasetDescription raw{
         .task = source.task(), .encoding = Encoding::raw, .classes = source.classes(), .source = description};
     write_dataset_resumably(path, raw, [&](DatasetWriter& writer) {
-        const std::uint64_t done = writer.resume(fingerprint_of(source, options));
+        const std::uint64_t done = writer.resume(decoded_pixels_fingerprint(source, options));
         base::Progress progress("decoding into the cache", "images", source.size(), done);
         const auto produce = [&](std::uint64_t i) {
             ImageBuffers buffers;
@@ -72,7 +59,7 @@ void write_cache(const Dataset& source, const fs::path& path, const std::string&
 Dataset open_preprocessed_cache(const Dataset& source, const fs::path& folder, const SampleReaderOptions& options,
                                 unsigned threads) {
     LOCKSTEP_CHECK(options.cut_area == 0 && options.preprocessed == nullptr);
-    const std::string name = base::str(std::hex, fingerprint_of(source, options));
+    const std::string name = base::str(std::hex, decoded_pixels_fingerprint(source, options));
     const fs::path path = folder / name;
     const std::string description =
         base::str("decoded samples of the data set of content hash 0x", std::hex, source.content_hash(), std::dec,

@@ -6,8 +6,19 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/hash.h"
 
 namespace lockstep::sharding {
+
+std::uint64_t decoded_pixels_fingerprint(const Dataset& source, const SampleReaderOptions& options) {
+    constexpr std::uint64_t pixels_version = 1;  // to be raised when decoding or fitting gives other pixels than before
+    return base::Hash64()
+        .add(pixels_version)
+        .add(source.content_hash())
+        .add(std::uint64_t{options.image_size})
+        .add(static_cast<std::uint64_t>(options.decode))
+        .value();
+}
 
 FittedSample SampleReader::read(std::uint64_t id, ImageBuffers& buffers) const {
     if (options_.preprocessed != nullptr) {

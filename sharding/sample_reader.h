@@ -23,6 +23,9 @@ struct SampleReaderOptions {
     const Dataset* preprocessed = nullptr;
 };
 
+/// Of all that decides the pixels of fitted samples: the data set's content, and the options.
+std::uint64_t decoded_pixels_fingerprint(const Dataset& source, const SampleReaderOptions& options);
+
 /// Reads, checks, decodes and fits one sample. Thread-safe with buffers of its own for each thread.
 class SampleReader {
   public:

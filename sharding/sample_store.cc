@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/error.h"
+
 namespace lockstep::sharding {
 namespace {
 
@@ -55,7 +57,11 @@ DecodedCache::Shape decoded_cache_shape(const Dataset& dataset, const LoaderOpti
 }
 
 SampleStore::SampleStore(const Dataset& dataset, const LoaderOptions& options, std::optional<EpochOrder> order)
-    : reader_(dataset, reader_options(options)), order_(std::move(order)), cache_(options.decoded_cache) {
+    : reader_(dataset, reader_options(options)),
+      order_(std::move(order)),
+      cache_(options.decoded_cache),
+      shared_(options.shared_cache) {
+    LOCKSTEP_CHECK(!shared_ || (reader_.options().cut_area == 0 && options.preprocessed == nullptr));
     const std::uint64_t budget = options.decoded_cache_bytes;
     if (!cache_) {
         if (const DecodedCache::Shape shape = shape_for(reader_, budget); shape.slots > 0) {
@@ -88,6 +94,15 @@ FittedSample SampleStore::fitted(std::uint64_t id, Moment now, ImageBuffers& buf
                     .pixels = std::move(found->data)};
         }
     }
+    if (shared_) {
+        if (std::optional<FittedSample> sample = from_shared(id, buffers)) {
+            ++use.shared;
+            if (cache_) {
+                cache_->put(id, {sample->width, sample->height}, sample->pixels.get(), next);
+            }
+            return *std::move(sample);
+        }
+    }
     // Two threads may decode the same sample at first: cheaper than waiting for each other.
     FittedSample sample = reader_.read(id, buffers);
     const bool is_in_map = sample.pixels.use_count() == 0;
@@ -100,7 +115,25 @@ FittedSample SampleStore::fitted(std::uint64_t id, Moment now, ImageBuffers& buf
     if (cache_ && !is_in_map) {
         cache_->put(id, {sample.width, sample.height}, sample.pixels.get(), next);
     }
+    if (shared_ && !is_in_map) {
+        shared_->put(id, {sample.width, sample.height}, sample.pixels.get());
+    }
     return sample;
+}
+
+/// Nothing where it isn't there, or would lie in the map.
+std::optional<FittedSample> SampleStore::from_shared(std::uint64_t id, ImageBuffers& buffers) {
+    const Sample source = dataset().sample(id);
+    if (shared_->is_gone() || lies_in_map(reader_, {source.width, source.height})) {
+        return std::nullopt;
+    }
+    const ImageSize size = fitted_size({source.width, source.height}, dataset().task(), reader_.options().image_size);
+    const std::shared_ptr<Image> image = buffers.take();
+    if (!shared_->find(id, size, *image)) {
+        return std::nullopt;
+    }
+    return FittedSample{
+        .source = source, .width = size.width, .height = size.height, .pixels = {image, image->pixels.data()}};
 }
 
 void SampleStore::announce(std::uint64_t id) const {

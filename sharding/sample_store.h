@@ -40,11 +40,13 @@ class SampleStore {
   private:
     std::uint64_t next_use(std::uint64_t id, Moment now);
     std::shared_ptr<const OrderOfEpoch> order_of(std::uint64_t epoch);
+    std::optional<FittedSample> from_shared(std::uint64_t id, ImageBuffers& buffers);
     void touched(std::uint64_t bytes);
 
     SampleReader reader_;
     std::optional<EpochOrder> order_;
     std::shared_ptr<DecodedCache> cache_;  ///< null: none
+    std::shared_ptr<RedisCache> shared_;   ///< null: none
     std::atomic<std::uint64_t> mapped_{0};
     std::mutex mutex_;                  ///< of what follows
     std::vector<FittedSample> in_map_;  ///< by id, those that need no memory; may be empty

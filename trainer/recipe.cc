@@ -128,6 +128,10 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
         "data.disk_cache", r.data.disk_cache,
         "folder where the training set's samples are kept decoded at image_size, made at the first start; empty: none",
         Choices{}, Effect::none);
+    visit("data.shared_cache", r.data.shared_cache,
+          "Redis server where ranks of all nodes find what one has decoded, such as \"redis://node1:6379\" or, for its "
+          "database 2, \"redis://node1:6379/2\"; training goes on without it when it dies; empty: none",
+          Choices{}, Effect::none);
 
     visit("scaling.rule", r.scaling.rule,
           "detection: images in squares of image_size (fixed); in rectangles, the aspect kept, the short side "
@@ -512,6 +516,10 @@ void check_scaling(const Recipe& recipe) {
         refuse("augmentation.quarter_turns = ", recipe.augmentation.quarter_turns,
                " turns a rectangle, which then doesn't fit itself; set it to 0, or use scaling.rule = \"squares\"");
     }
+    if (!recipe.data.shared_cache.empty()) {
+        refuse("data.shared_cache holds samples at image_size, and scaling.rule = \"", scaling.rule,
+               "\" needs them in other sizes; leave one out");
+    }
     if (!recipe.data.disk_cache.empty()) {
         refuse("data.disk_cache holds samples at image_size, and scaling.rule = \"", scaling.rule,
                "\" needs them in other sizes; leave one out");
@@ -523,6 +531,14 @@ void check_scaling(const Recipe& recipe) {
 void check_recipe(const Recipe& recipe, std::int64_t ranks) {
     const auto refuse = [](const auto&... parts) { throw UsageError("recipe: " + str(parts...)); };
     check_scaling(recipe);
+    if (!recipe.data.shared_cache.empty() && !recipe.data.disk_cache.empty()) {
+        refuse("data.disk_cache gives every sample, so that data.shared_cache would never be asked; leave one out");
+    }
+    if (!recipe.data.shared_cache.empty() && recipe.augmentation.enabled && recipe.augmentation.resized_crop > 0) {
+        refuse(
+            "data.shared_cache holds samples at image_size, and augmentation.resized_crop cuts windows out of larger "
+            "ones; leave one out");
+    }
     if (is_detector(recipe) && recipe.image_size % 32 != 0) {
         refuse("image_size = ", recipe.image_size, " is not a multiple of 32, the largest stride of a detector; try ",
                (recipe.image_size + 31) / 32 * 32);

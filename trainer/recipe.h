@@ -51,6 +51,7 @@ struct Recipe {
         bool verify_checksums = true;
         std::int64_t cache_mib = 256;
         std::string disk_cache;
+        std::string shared_cache;
     } data;
 
     struct Scaling {

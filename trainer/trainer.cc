@@ -21,6 +21,7 @@
 #include "comm/rank_log.h"
 #include "sharding/loader.h"
 #include "sharding/preprocessed_cache.h"
+#include "sharding/redis_cache.h"
 #include "trainer/loader_options.h"
 #include "trainer/models/layers.h"
 #include "trainer/models/network_of_units.h"
@@ -108,7 +109,8 @@ struct Trainer::State {
     unsigned cores_per_rank;
     sharding::Dataset train;
     std::optional<sharding::Dataset> validation;
-    std::optional<sharding::Dataset> preprocessed;  ///< the training set's samples, from data.disk_cache
+    std::optional<sharding::Dataset> preprocessed;       ///< the training set's samples, from data.disk_cache
+    std::shared_ptr<sharding::RedisCache> shared_cache;  ///< data.shared_cache; null: none
     NodeCache node_cache;
     std::unique_ptr<Task> task;
     TrainableParameters parameters;
@@ -239,6 +241,25 @@ TrainableParameters alike_on_all_nodes(TrainableParameters parameters, const Com
     return parameters;
 }
 
+std::shared_ptr<sharding::RedisCache> open_shared_cache(const Recipe& recipe, const sharding::Dataset& train,
+                                                        const sharding::LoaderOptions& options) {
+    const std::string& url = recipe.data.shared_cache;
+    if (url.empty()) {
+        return nullptr;
+    }
+    if (train.encoding() == sharding::Encoding::raw) {
+        throw base::UsageError(
+            str("data.shared_cache: ", recipe.data.train, " holds decoded images already; leave the key out"));
+    }
+    try {
+        return std::make_shared<sharding::RedisCache>(
+            sharding::RedisAddress::parse(url),
+            sharding::decoded_pixels_fingerprint(train, {.image_size = options.image_size, .decode = options.decode}));
+    } catch (const base::UsageError& error) {
+        throw base::UsageError(str("data.shared_cache = ", error.what()));
+    }
+}
+
 double ratio(double part, double whole) {
     return whole > 0 ? part / whole : 0;
 }
@@ -291,6 +312,7 @@ Trainer::State::State(Recipe the_recipe, const RunStart& start, Communicators co
             cores_per_rank);
         options.preprocessed = &*preprocessed;
     }
+    shared_cache = open_shared_cache(recipe, train, options);
     node_cache = make_node_cache(train, options, comms.node_memory,
                                  topology.ranks_of_node(topology.node_of(comms.control.rank())).size());
     warn_of_idle_ranks();
@@ -745,10 +767,12 @@ Evaluation Trainer::State::evaluate(std::size_t pictures) {
 
 /// Collective. Of the epoch that is under way.
 sharding::CacheUse Trainer::State::cache_use_of_ranks() {
-    std::array<std::int64_t, 2> counts = {static_cast<std::int64_t>(epoch_sums.cache_use.samples),
-                                          static_cast<std::int64_t>(epoch_sums.cache_use.kept)};
+    std::array<std::int64_t, 3> counts = {static_cast<std::int64_t>(epoch_sums.cache_use.samples),
+                                          static_cast<std::int64_t>(epoch_sums.cache_use.kept),
+                                          static_cast<std::int64_t>(epoch_sums.cache_use.shared)};
     comms.control.all_reduce(comm::Buffer::of(std::span<std::int64_t>(counts)), comm::ReduceOp::sum, "use of caches");
-    return {static_cast<std::uint64_t>(counts[0]), static_cast<std::uint64_t>(counts[1])};
+    return {static_cast<std::uint64_t>(counts[0]), static_cast<std::uint64_t>(counts[1]),
+            static_cast<std::uint64_t>(counts[2])};
 }
 
 /// Collective. What metrics.jsonl says of the epoch that is under way, after `steps` of its steps.
@@ -765,6 +789,10 @@ json Trainer::State::epoch_line(std::uint64_t epoch, std::uint64_t steps) {
     add_pixels(line, epoch_sums.pixels, epoch_sums.images);
     const sharding::CacheUse use = cache_use_of_ranks();
     line["memory_cache_hit_rate"] = ratio(static_cast<double>(use.kept), static_cast<double>(use.samples));
+    if (shared_cache) {
+        line["shared_cache_hit_rate"] =
+            ratio(static_cast<double>(use.shared), static_cast<double>(use.samples - use.kept));
+    }
     if (preprocessed) {  // it holds every sample, so that what memory doesn't have comes from there
         line["disk_cache_hit_rate"] = 1;
     }
@@ -1061,6 +1089,7 @@ Outcome Trainer::run() {
     const sharding::Share share{static_cast<std::uint64_t>(comm::index_of(s.comms.control.rank())), s.ranks()};
     sharding::LoaderOptions options = loader_options(s.recipe, s.cores_per_rank);
     options.preprocessed = s.preprocessed ? &*s.preprocessed : nullptr;
+    options.shared_cache = s.shared_cache;
     options.decoded_cache = s.node_cache.shared;
     options.decoded_cache_bytes = s.node_cache.own_bytes;
     sharding::Loader loader(s.train, s.batches, share, options, s.progress.epoch, s.progress.step_in_epoch);
