@@ -422,12 +422,12 @@ BatchOrder batch_order(const Dataset& dataset, EpochOrder order, const LoaderOpt
             }};
 }
 
-Loader::Loader(const Dataset& dataset, EpochOrder order, Share share, LoaderOptions options, std::uint64_t epoch,
+Loader::Loader(const Dataset& dataset, EpochOrder order, Share share, const LoaderOptions& options, std::uint64_t epoch,
                std::uint64_t step)
     : Loader(dataset, batch_order(dataset, order, options), share, options, epoch, step) {}
 
-Loader::Loader(const Dataset& dataset, const BatchOrder& order, Share share, LoaderOptions options, std::uint64_t epoch,
-               std::uint64_t step) {
+Loader::Loader(const Dataset& dataset, const BatchOrder& order, Share share, const LoaderOptions& options,
+               std::uint64_t epoch, std::uint64_t step) {
     require_positive(options.accumulate, "accumulate");
     require_positive(options.threads, "threads");
     require_positive(options.prefetch, "prefetch");

@@ -116,11 +116,11 @@ class Loader {
   public:
     /// The data set must outlive the loader. Starts reading at (epoch, step); the step behind an epoch's last is the
     /// next epoch's first. Throws base::UsageError naming an impossible option.
-    Loader(const Dataset& dataset, EpochOrder order, Share share, LoaderOptions options, std::uint64_t epoch = 0,
+    Loader(const Dataset& dataset, EpochOrder order, Share share, const LoaderOptions& options, std::uint64_t epoch = 0,
            std::uint64_t step = 0);
     /// The same with an order that is there already (batch_order of this data set and these options).
-    Loader(const Dataset& dataset, const BatchOrder& order, Share share, LoaderOptions options, std::uint64_t epoch = 0,
-           std::uint64_t step = 0);
+    Loader(const Dataset& dataset, const BatchOrder& order, Share share, const LoaderOptions& options,
+           std::uint64_t epoch = 0, std::uint64_t step = 0);
     ~Loader();
     Loader(const Loader&) = delete;
     Loader& operator=(const Loader&) = delete;

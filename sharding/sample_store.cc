@@ -58,7 +58,7 @@ DecodedCache::Shape decoded_cache_shape(const Dataset& dataset, const LoaderOpti
 
 SampleStore::SampleStore(const Dataset& dataset, const LoaderOptions& options, std::optional<EpochOrder> order)
     : reader_(dataset, reader_options(options)),
-      order_(std::move(order)),
+      order_(order),
       cache_(options.decoded_cache),
       shared_(options.shared_cache) {
     LOCKSTEP_CHECK(!shared_ || (reader_.options().cut_area == 0 && options.preprocessed == nullptr));
@@ -162,7 +162,7 @@ std::shared_ptr<const OrderOfEpoch> SampleStore::order_of(std::uint64_t epoch) {
     if (!entry) {
         entry = std::make_shared<const OrderOfEpoch>(*order_, epoch);
     }
-    const std::shared_ptr<const OrderOfEpoch> order = entry;
+    std::shared_ptr<const OrderOfEpoch> order = entry;
     if (epochs_.size() > most) {
         epochs_.erase(epochs_.begin());
     }
