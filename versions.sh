@@ -14,7 +14,7 @@ packages=(
     # configuration, command line, text
     libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libspdlog-dev libfmt-dev
     # tests
-    libgtest-dev libbenchmark-dev dataset-fashion-mnist iproute2 redis-server
+    libgtest-dev libbenchmark-dev dataset-fashion-mnist iproute2 redis-tools
 )
 
 # To fuzz (tests/sharding/fuzz/fuzz.sh); nothing else needs them.

@@ -121,8 +121,7 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
           Effect::none);
     visit("data.cache_mib", r.data.cache_mib,
           "decoded images that the ranks of a machine keep in memory together, in MiB; where that isn't room for all, "
-          "those "
-          "that are needed soonest",
+          "those that are needed soonest",
           Bounds{0, 1e6}, Effect::none);
     visit(
         "data.disk_cache", r.data.disk_cache,
