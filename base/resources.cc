@@ -118,6 +118,10 @@ double monotonic_seconds() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+double unix_seconds() {
+    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
 std::string utc_timestamp(int decimals) {
     timespec now{};
     clock_gettime(CLOCK_REALTIME, &now);

@@ -11,6 +11,8 @@ namespace lockstep::base {
 
 /// Seconds of the monotonic clock, from an arbitrary start.
 double monotonic_seconds();
+/// Seconds since 1970.
+double unix_seconds();
 /// By that clock, that `work` takes.
 template <typename Work>
 double seconds_of(const Work& work) {

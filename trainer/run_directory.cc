@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -107,8 +106,7 @@ void RunDirectory::write_summary(const json& summary) const {
 }
 
 void RunDirectory::log_metrics(json line) {
-    using std::chrono::system_clock;
-    line["time"] = std::chrono::duration<double>(system_clock::now().time_since_epoch()).count();
+    line["time"] = base::unix_seconds();
     metrics_ << line.dump() << '\n' << std::flush;
     if (!metrics_) {
         throw Error(

@@ -17,9 +17,9 @@ namespace lockstep::trainer {
 class RunDirectory {
   public:
     /// Creates it, or (`resumed_at` optimizer steps done) continues it: metrics of later steps, which will be taken
-    /// again, are cut off, and where the run `goes_on` so is what was said of an epoch that max_steps had cut short.
-    /// Throws base::UsageError when a new run would overwrite an old one; the message says whether that one can be
-    /// continued.
+    /// again, are cut off, and where the run `goes_on` so are what was said of an epoch that max_steps had cut short
+    /// and summary.json, until it ends again. Throws base::UsageError when a new run would overwrite an old one; the
+    /// message says whether that one can be continued.
     static RunDirectory create(const std::filesystem::path& path);
     static RunDirectory resume(const std::filesystem::path& path, std::uint64_t resumed_at, bool goes_on = true);
 

@@ -108,6 +108,17 @@ std::vector<Batch> take(Loader& loader, std::size_t count) {
     return batches;
 }
 
+/// As the trainer does, so that buffers go round.
+std::vector<Batch> take_and_give_back(Loader& loader, std::size_t count) {
+    std::vector<Batch> batches;
+    for (std::size_t i = 0; i < count; ++i) {
+        Batch batch = loader.next();
+        batches.push_back(batch);
+        loader.give_back(std::move(batch));
+    }
+    return batches;
+}
+
 void expect_same(const MicroBatch& a, const MicroBatch& b, const std::string& where) {
     EXPECT_EQ(a.count, b.count) << where;
     EXPECT_EQ(a.sample_ids, b.sample_ids) << where;
@@ -404,13 +415,7 @@ TEST_F(LoaderTest, ThreadsPrefetchAndRecyclingChangeNoShape) {
         options.threads = 4;
         options.prefetch = 3;
         Loader loader(set, shuffled(), {}, options);
-        std::vector<Batch> got;
-        for (std::size_t i = 0; i < expected.size(); ++i) {
-            Batch batch = loader.next();
-            got.push_back(batch);
-            loader.give_back(std::move(batch));
-        }
-        expect_same(got, expected);
+        expect_same(take_and_give_back(loader, expected.size()), expected);
     }
 }
 
@@ -461,13 +466,7 @@ TEST_F(LoaderTest, ThreadsPrefetchCacheAndRecyclingChangeNothing) {
                 options.decoded_cache_bytes = cache;
                 options.verify_checksums = cache == 0;
                 Loader loader(set, shuffled(), {}, options);
-                std::vector<Batch> got;
-                for (std::size_t i = 0; i < expected.size(); ++i) {
-                    Batch batch = loader.next();
-                    got.push_back(batch);
-                    loader.give_back(std::move(batch));
-                }
-                expect_same(got, expected);
+                expect_same(take_and_give_back(loader, expected.size()), expected);
             }
         }
     }

@@ -2,11 +2,11 @@
 
 #include <bit>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/resources.h"
 
 namespace lockstep::trainer {
 namespace {
@@ -75,7 +75,7 @@ void remove_event_files(const fs::path& directory) {
 }  // namespace
 
 EventFile::EventFile(const fs::path& directory) {
-    const auto now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    const auto now = base::unix_seconds();
     path_ = directory / str(name_prefix, static_cast<std::uint64_t>(now), ".lockstep");
     std::error_code failure;
     fs::create_directories(directory, failure);
