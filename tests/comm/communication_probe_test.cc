@@ -61,7 +61,7 @@ TEST(ProbeCommunication, GrowsUntilItIsHardlyFaster) {
     const std::vector<MpiAllReduce> algorithms{direct};
     const auto probed = probe_communication({.topology = "flat"}, DataType::bf16, algorithms, std::nullopt);
     ASSERT_FALSE(probed.empty());
-    EXPECT_EQ(probed.front().bytes, 256U << 10);
+    EXPECT_EQ(probed.front().bytes, mib);
     for (std::size_t i = 1; i < probed.size(); ++i) {
         EXPECT_GT(probed[i].bytes, probed[i - 1].bytes);
         if (i + 1 < probed.size()) {
