@@ -19,6 +19,33 @@ RankLog::RankLog(std::shared_ptr<RankStatus> status) : status_(std::move(status)
 void RankLog::enter(std::string_view phase, std::int64_t step) {
     status_->phase.write(phase);
     status_->step.store(step, std::memory_order_release);
+    if (keeps_spans_) {
+        const double now = base::monotonic_seconds();
+        const std::scoped_lock lock(spans_mutex_);
+        keep(phase_, now);
+        phase_ = {"phases", std::string(phase), now, now};
+    }
+}
+
+/// With the lock held. Nothing is under way afterwards.
+void RankLog::keep(Span& span, double end) {
+    if (!span.name.empty()) {
+        span.end = end;
+        spans_.push_back(std::exchange(span, {}));
+    }
+}
+
+void RankLog::start_spans() {
+    keeps_spans_ = true;
+}
+
+std::vector<Span> RankLog::take_spans() {
+    keeps_spans_ = false;
+    const double now = base::monotonic_seconds();
+    const std::scoped_lock lock(spans_mutex_);
+    keep(phase_, now);
+    span_of_place_.fill({});
+    return std::exchange(spans_, {});
 }
 
 void RankLog::failed(std::string_view text, int exit_code, bool is_late) {
@@ -79,6 +106,11 @@ void RankLog::begin(std::size_t place, const Operation& operation) {
     if (record_) {
         line_of_place_[place] = record_->begin(base::str(shared.purpose.read(), ": ", operation.describe()));
     }
+    if (keeps_spans_) {
+        const double now = base::monotonic_seconds();
+        const std::scoped_lock lock(spans_mutex_);
+        span_of_place_[place] = {shared.purpose.read(), operation.describe(), now, now};
+    }
 }
 
 void RankLog::end(std::size_t place) {
@@ -86,6 +118,11 @@ void RankLog::end(std::size_t place) {
         return;
     }
     status_->operations[place].is_under_way.store(0, std::memory_order_release);
+    if (keeps_spans_) {
+        const double now = base::monotonic_seconds();
+        const std::scoped_lock lock(spans_mutex_);
+        keep(span_of_place_[place], now);
+    }
     if (record_) {
         record_->end(line_of_place_[place]);
     }

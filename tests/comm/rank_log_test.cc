@@ -89,6 +89,33 @@ TEST_F(RankLogTest, SaysWhatTheRankDoes) {
     EXPECT_EQ(see(*status, {}).state, RankState::finished);
 }
 
+TEST_F(RankLogTest, KeepsSpansOfPhasesAndOperations) {
+    RankLog log(status);
+    const std::size_t gradients = log.open("gradients");
+    log.begin(gradients, operation(1));  // begun before spans are kept, so it has none
+    log.start_spans();
+    log.end(gradients);
+    log.enter("forward", 1);
+    log.begin(gradients, operation(2));
+    log.enter("backward", 1);
+    log.end(gradients);
+    log.begin(gradients, operation(3));  // not over when spans are taken
+    log.enter("optimizer", 1);
+    const std::vector<Span> spans = log.take_spans();
+    ASSERT_EQ(spans.size(), 4u);
+    EXPECT_EQ(spans[0].track, "phases");
+    EXPECT_EQ(spans[0].name, "forward");
+    EXPECT_EQ(spans[1].track, "gradients");
+    EXPECT_EQ(spans[1].name, operation(2).describe());
+    EXPECT_EQ(spans[2].name, "backward");
+    EXPECT_EQ(spans[3].name, "optimizer");
+    EXPECT_LE(spans[0].begin, spans[1].begin);
+    EXPECT_LE(spans[0].end, spans[1].end);
+    EXPECT_EQ(spans[0].end, spans[2].begin);
+    log.enter("forward", 2);
+    EXPECT_TRUE(log.take_spans().empty());
+}
+
 TEST_F(RankLogTest, LongTextsAreCut) {
     RankLog log(status);
     log.failed(std::string(5000, 'x'), 1, false);
