@@ -11,6 +11,8 @@ packages=(
     libopenmpi-dev openmpi-bin
     # data
     libhdf5-dev libopencv-dev libjpeg-dev zlib1g-dev libpugixml-dev libsimdjson-dev libyaml-cpp-dev libhiredis-dev
+    # figures for Prometheus
+    prometheus-cpp-dev
     # configuration, command line, text
     libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libspdlog-dev libfmt-dev
     # tests

@@ -30,6 +30,7 @@ struct TrainArguments {
     std::vector<std::string> settings;
     fs::path out;
     std::string resume;
+    std::uint64_t profiled_steps = 0;
 };
 
 trainer::RunStart find_start(const TrainArguments& arguments) {
@@ -63,6 +64,7 @@ trainer::RunStart agree_on_start(const TrainArguments& arguments, comm::Communic
     start.directory = from_first(start.directory.string());
     const std::string checkpoint = from_first(start.checkpoint.value_or(fs::path()).string());
     start.checkpoint = checkpoint.empty() ? std::nullopt : std::optional<fs::path>(checkpoint);
+    start.profiled_steps = std::stoull(from_first(std::to_string(arguments.profiled_steps)));
     return start;
 }
 
@@ -134,6 +136,14 @@ void add_train_command(CLI::App& app, int& exit_code) {
     command->add_option("--out", arguments->out, "the run's directory (default: runs/NAME-OF-THE-RECIPE)");
     command->add_option("--resume", arguments->resume,
                         "a run to continue, or auto: continue --out if it has a checkpoint, else start (over)");
+    command
+        ->add_option("--profile", arguments->profiled_steps,
+                     "draw so many steps (3 if no number follows), after 5 that warm up, into trace.json of the run's "
+                     "directory, for Perfetto or chrome://tracing")
+        ->expected(0, 1)
+        ->default_val(0)
+        ->default_str("3")
+        ->check(CLI::Range(1, 1000));
     command->footer(
         "Example:\n  mpirun -np 2 lockstep train recipes/trees.toml --set seed=1 --out runs/trees-1\n"
         "Exit codes: 0 finished, 75 stopped at a checkpoint (run again with --resume), 2 wrong call or recipe, 1 "

@@ -73,10 +73,12 @@ fs::path parent_of(const fs::path& path) {
     return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
+constexpr std::string_view partial_mark = ".partial-";
+
 /// `path` + ".partial-PID", or with a further number where a killed process of the same PID left that behind.
 fs::path partial_name(const fs::path& path, int attempt) {
     fs::path name = path;
-    name += str(".partial-", getpid());
+    name += str(partial_mark, getpid());
     if (attempt > 0) {
         name += str("-", attempt);
     }
@@ -159,6 +161,14 @@ DirectoryAside::~DirectoryAside() {
     if (!is_published_) {
         std::error_code ignored;
         fs::remove_all(aside_, ignored);
+    }
+}
+
+void remove_leftovers_aside(const fs::path& folder) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+        if (entry.path().filename().string().find(partial_mark) != std::string::npos) {
+            fs::remove_all(entry.path());
+        }
     }
 }
 

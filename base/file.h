@@ -37,6 +37,9 @@ class DirectoryAside {
     bool is_published_ = false;
 };
 
+/// Removes from `folder`, which nobody else writes into, what killed processes left of files and directories aside.
+void remove_leftovers_aside(const std::filesystem::path& folder);
+
 /// Builds a directory aside (`path` + ".partial-PID"), lets `fill` write into it, syncs every file in it and renames it
 /// to `path`. On an exception nothing of it stays. Refuses when `path` exists.
 void write_directory_whole(const std::filesystem::path& path,

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "comm/communicator.h"
 #include "trainer/recipe.h"
 
 namespace lockstep::trainer {
@@ -50,19 +49,6 @@ struct TensorPiece {
     std::uint64_t begin = 0;                   ///< in the whole tensor's memory order
     at::Tensor values;                         ///< one-dimensional
 };
-
-/// `run`/checkpoints/step-000000123: a file for each rank that has something to write, with checksums, the manifest
-/// written last, all written aside, synced and renamed, so that the directory exists whole or not at all. `content`
-/// counts on rank 0 alone, but for its step, the same on all; `pieces` are each rank's own and make up whole tensors.
-/// Older checkpoints beyond `keep` are removed afterwards. One of the same step that is there already is kept if it is
-/// whole, and replaced if it isn't. Throws base::Error (disk full, ...) on all ranks, and leaves the earlier
-/// checkpoints alone. Collective: all ranks write to one file system.
-std::filesystem::path save_checkpoint(const std::filesystem::path& run, const CheckpointContent& content,
-                                      const std::vector<TensorPiece>& pieces, std::int64_t keep,
-                                      comm::Communicator& communicator);
-/// By one rank.
-std::filesystem::path save_checkpoint(const std::filesystem::path& run, const CheckpointContent& content,
-                                      std::int64_t keep);
 
 /// Removes, with a warning, the checkpoints of steps after `optimizer_steps`: damaged ones, passed over by a resumed
 /// run that will take those steps again.

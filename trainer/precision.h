@@ -2,6 +2,8 @@
 
 #include <ATen/autocast_mode.h>
 
+#include "trainer/recipe.h"
+
 namespace lockstep::trainer {
 
 /// bf16 autocast on the CPU for the life of the object, where asked for: weights stay FP32, convolutions and matrix
@@ -30,5 +32,9 @@ class AutocastScope {
     bool enabled_;
     bool earlier_;
 };
+
+/// Throws base::UsageError where the recipe asks for bf16, doesn't force it, and this processor has neither AVX512-BF16
+/// nor AMX; the message says what a convolution takes here in bf16 and in FP32, measured now.
+void require_precision_of_processor(const Recipe& recipe);
 
 }  // namespace lockstep::trainer

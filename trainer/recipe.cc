@@ -59,6 +59,8 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
     visit("precision", r.precision,
           "arithmetic of forward and backward; bf16: autocast, FP32 weights; fp64: for proofs",
           Choices{"fp32", "bf16", "fp64"}, Effect::training);
+    visit("force_precision", r.force_precision,
+          "bf16 also on a processor that has no unit for it, where it is slower than fp32", Choices{}, Effect::none);
     visit("batch_norm", r.batch_norm,
           "statistics: of each rank's own micro-batch (local), of all ranks' together (sync), or the running ones held "
           "fixed (frozen)",
@@ -290,6 +292,11 @@ void for_each_field(SomeRecipe& r, Visit&& visit) {
           "parameters of all ranks are compared, bit for bit, after every so many steps and before they are saved; 0: "
           "only at the start and before they are saved",
           Bounds{0, 1e9}, Effect::none);
+
+    visit("telemetry.prometheus", r.telemetry.prometheus,
+          "host:port where rank 0 shows its figures to Prometheus, under /metrics; port 0: any that is free; empty: "
+          "nowhere",
+          Choices{}, Effect::none);
 }
 
 std::string allowed_text(const Choices& choices) {

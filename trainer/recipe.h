@@ -25,6 +25,7 @@ struct Recipe {
     std::int64_t epochs = 100;
     std::int64_t max_steps = 0;
     std::string precision = "fp32";
+    bool force_precision = false;
     std::string batch_norm = "local";
     std::int64_t seed = 0;
     std::int64_t max_boxes = 0;
@@ -143,6 +144,10 @@ struct Recipe {
         double timeout_seconds = 600;
         std::int64_t agreement_steps = 500;
     } communication;
+
+    struct Telemetry {
+        std::string prometheus;
+    } telemetry;
 };
 
 /// `key=value` of --set, in TOML syntax for the value (a bare word is taken as a string).

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_strided.h>
+#include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -22,12 +24,14 @@
 #include "sharding/loader.h"
 #include "sharding/preprocessed_cache.h"
 #include "sharding/redis_cache.h"
+#include "trainer/checkpoint_writer.h"
 #include "trainer/loader_options.h"
 #include "trainer/models/layers.h"
 #include "trainer/models/network_of_units.h"
 #include "trainer/node_cache.h"
 #include "trainer/optimizers/parameter_groups.h"
 #include "trainer/optimizers/update_rules.h"
+#include "trainer/precision.h"
 #include "trainer/rank_cores.h"
 #include "trainer/report.h"
 #include "trainer/run_agreement.h"
@@ -37,6 +41,9 @@
 #include "trainer/start_table.h"
 #include "trainer/stop_request.h"
 #include "trainer/task.h"
+#include "trainer/telemetry/metrics_server.h"
+#include "trainer/telemetry/step_times.h"
+#include "trainer/telemetry/trace_file.h"
 #include "trainer/trainable_parameters.h"
 #include "trainer/weights_file.h"
 
@@ -125,20 +132,26 @@ struct Trainer::State {
     std::uint32_t checkpoint_checksum = 0;  ///< of the one that the run went on from
     sharding::Ledger ledger;
     fs::path run_path;
-    std::optional<RunDirectory> run;  ///< on rank 0
+    std::optional<RunDirectory> run;                ///< on rank 0
+    std::unique_ptr<MetricsServer> metrics_server;  ///< there, too; null: telemetry.prometheus asks for none
+    CheckpointWriter checkpoints;
 
     // Sums over the epoch under way, for its line in the metrics.
     struct EpochSums {
-        double seconds = 0, wait = 0, exposed = 0, skew = 0;
-        std::uint64_t images = 0;
+        StepTimes times;  ///< of this rank
+        double skew = 0;  ///< seconds between the first rank and the last, over steps
+        std::uint64_t steps = 0, images = 0;
         double pixels = 0;                ///< that the network was given, padding included
         sharding::CacheUse cache_use;     ///< of this rank
+        double saving = 0;                ///< seconds that training stood still for checkpoints and weights
         std::uint64_t skipped = 0;        ///< samples
         std::uint64_t skipped_steps = 0;  ///< not finite
     } epoch_sums;
+    StepTimes step_times;           ///< of the step under way
     double batch_norm_seconds = 0;  ///< of the step under way: in batch norm's collectives
+    std::uint64_t profiled_steps, steps_of_process = 0;
     comm::SentData sent_before_epoch;
-    double training_seconds = 0, training_wait = 0, training_pixels = 0;
+    double training_seconds = 0, training_wait = 0, training_saving = 0, training_pixels = 0;
     std::uint64_t training_images = 0;
     std::uint64_t peak_pss = 0;
     double last_resource_reading = -1e9;
@@ -155,7 +168,9 @@ struct Trainer::State {
     void agree_on_start();
     void agree_on_values();
     void broadcast_state();
+    void start_metrics_server();
     void start_run_directory(const RunStart& start);
+    void log_metrics(const json& line);
     comm::TrainingBytes bytes_of_rank() const;
     comm::SentData sent_so_far() const;
     StartFacts start_facts() const;
@@ -176,7 +191,9 @@ struct Trainer::State {
     json loss_parts(const comm::Denominators& counts, double& total) const;
     bool reached_step_limit() const;
     std::string display_text() const;
-    bool agree_to_stop(const StopRequest& stop);
+    bool agree_after_step(const StopRequest& stop);
+    template <typename Work>
+    void while_standing_still(Work work);
     bool nothing_is_left();
     json epoch_line(std::uint64_t epoch, std::uint64_t steps);
     sharding::CacheUse cache_use_of_ranks();
@@ -190,9 +207,14 @@ struct Trainer::State {
     void gather_while_used();
     template <typename Work>
     auto with_whole_parameters(Work work);
+    void profile();
+    Error out_of_memory(const sharding::Batch& batch, std::string_view why) const;
+    template <typename Work>
+    void timed(StepPart part, Work work);
     Evaluation evaluate(std::size_t pictures);
     void swap_average();
     void save(bool with_weights);
+    void save_at_the_end();
     void save_weights(const char* file);
     void load(const CheckpointContent& content, const fs::path& path);
     std::map<std::string, at::Tensor> named_buffers();
@@ -260,6 +282,12 @@ std::shared_ptr<sharding::RedisCache> open_shared_cache(const Recipe& recipe, co
     }
 }
 
+/// LibTorch's allocator on the CPU has no type of error of its own.
+bool says_out_of_memory(const c10::Error& error) {
+    return std::string_view(error.what_without_backtrace()).find("DefaultCPUAllocator") != std::string_view::npos ||
+           dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr;
+}
+
 double ratio(double part, double whole) {
     return whole > 0 ? part / whole : 0;
 }
@@ -290,8 +318,11 @@ Trainer::State::State(Recipe the_recipe, const RunStart& start, Communicators co
       batches(sharding::batch_order(train, order_of(recipe, train.size()), loader_options(recipe, cores_per_rank))),
       steps_per_epoch(batches.steps_per_epoch()),
       schedule(recipe, steps_per_epoch, images_of_average_step()),
-      run_path(start.directory) {
+      run_path(start.directory),
+      checkpoints(start.directory, recipe.checkpoint.keep, comms.control),
+      profiled_steps(start.profiled_steps) {
     check_recipe(recipe, static_cast<std::int64_t>(ranks()));
+    require_precision_of_processor(recipe);
     if (gathered && !parameters.frozen.empty()) {
         throw base::UsageError(
             "optimizer.rate_factors that freeze parameters don't go with optimizer.zero_stage = 3; "
@@ -338,6 +369,7 @@ Trainer::State::State(Recipe the_recipe, const RunStart& start, Communicators co
         optimizer.restart_average();
     }
     if (is_first()) {
+        start_metrics_server();
         start_run_directory(start);
         std::fputs(start_table(recipe, start_facts()).c_str(), stderr);
     }
@@ -399,6 +431,24 @@ void Trainer::State::start_run_directory(const RunStart& start) {
         hosts.push_back(topology.host_of(comm::Rank{rank}));
     }
     run->write_environment(hosts);
+}
+
+void Trainer::State::start_metrics_server() {
+    if (!recipe.telemetry.prometheus.empty()) {
+        metrics_server = std::make_unique<MetricsServer>(
+            recipe.telemetry.prometheus,
+            std::map<std::string, std::string>{
+                {"run", run_path.string()}, {"model", recipe.model}, {"ranks", std::to_string(ranks())}});
+        base::log_info(str("figures for Prometheus: ", metrics_server->url()));
+    }
+}
+
+/// On rank 0.
+void Trainer::State::log_metrics(const json& line) {
+    run->log_metrics(line);
+    if (metrics_server) {
+        metrics_server->update(line);
+    }
 }
 
 comm::TrainingBytes Trainer::State::bytes_of_rank() const {
@@ -517,8 +567,10 @@ json Trainer::State::loss_parts(const comm::Denominators& counts, double& total)
 }
 
 void Trainer::State::train_step(const sharding::Batch& batch, double started) {
-    reducer.zero();
+    step_times = {};
+    step_times[StepPart::data_wait] = batch.wait_seconds;
     batch_norm_seconds = 0;
+    reducer.zero();
     if (recipe.on_nan == "skip") {
         statistics.keep();  // a forward pass may carry its NaN into them
     }
@@ -526,8 +578,11 @@ void Trainer::State::train_step(const sharding::Batch& batch, double started) {
     std::uint64_t skipped_now = 0;
     std::vector<at::Tensor> own_losses;
     for (const sharding::MicroBatch& micro : batch.micro_steps()) {
-        const comm::LossSums sums = task->losses(micro);
-        reducer.backward(sums, &micro == &batch.micro.back());
+        comm::LossSums sums;
+        enter("forward");
+        timed(StepPart::forward, [&] { sums = task->losses(micro); });
+        enter("backward");
+        timed(StepPart::backward, [&] { reducer.backward(sums, &micro == &batch.micro.back()); });
         own_losses.push_back(at::cat(sums.parts).sum());
         own_images += micro.count;
         for (std::uint64_t id : micro.sample_ids) {
@@ -539,7 +594,12 @@ void Trainer::State::train_step(const sharding::Batch& batch, double started) {
         }
         skipped_now += micro.skipped.size();
     }
-    const comm::Denominators counts = reducer.finish();
+    comm::Denominators counts;
+    enter("waiting for gradients");
+    timed(StepPart::rank_wait, [&] { counts = reducer.finish(); });
+    const comm::ExposedTime gradients = reducer.exposed();
+    step_times[StepPart::rank_wait] = std::max(0.0, step_times[StepPart::rank_wait] - gradients.communication_seconds);
+    enter("optimizer");
     skipped_now = skipped_of_ranks(skipped_now);
     epoch_sums.skipped += skipped_now;
     const std::uint64_t images = batch.positions.count() - skipped_now;
@@ -555,10 +615,17 @@ void Trainer::State::train_step(const sharding::Batch& batch, double started) {
     const json parts = loss_parts(counts, loss);
     const double decay = average_decay();
     double norm = std::numeric_limits<double>::quiet_NaN();
+    double exchange_seconds = 0;
     if (std::isfinite(loss)) {
-        norm = optimizer.step(update_scalars(reducer.layout(), parameters.groups, rates, recipe.optimizer.weight_decay,
-                                             divisors(counts, images), decay, parameters.rate_factors));
+        timed(StepPart::optimizer, [&] {
+            norm =
+                optimizer.step(update_scalars(reducer.layout(), parameters.groups, rates, recipe.optimizer.weight_decay,
+                                              divisors(counts, images), decay, parameters.rate_factors));
+        });
+        exchange_seconds = optimizer.exchange_seconds();
+        step_times[StepPart::optimizer] -= exchange_seconds;
     }
+    enter("end of a step");
     // The same on all ranks, since both are sums over them.
     const bool has_effect = std::isfinite(norm);
     if (!has_effect) {
@@ -580,12 +647,12 @@ void Trainer::State::train_step(const sharding::Batch& batch, double started) {
     ++progress.step_in_epoch;
 
     const double seconds = base::monotonic_seconds() - started;
-    const comm::ExposedTime gradients = reducer.exposed();
-    const double exposed = gradients.communication_seconds + optimizer.exchange_seconds() + batch_norm_seconds;
-    epoch_sums.seconds += seconds;
-    epoch_sums.wait += batch.wait_seconds;
+    const double exposed = gradients.communication_seconds + exchange_seconds + batch_norm_seconds;
+    step_times[StepPart::communication] = exposed;
+    step_times.fill_up(seconds);
+    epoch_sums.times += step_times;
+    ++epoch_sums.steps;
     epoch_sums.cache_use += batch.cache_use;
-    epoch_sums.exposed += exposed;
     epoch_sums.skew += gradients.skew_seconds;
     epoch_sums.images += images;
     const sharding::MicroBatch& shape = batch.micro.front();
@@ -608,6 +675,9 @@ void Trainer::State::train_step(const sharding::Batch& batch, double started) {
                      {"images", images},
                      {"step_seconds", seconds},
                      {"data_wait_seconds", batch.wait_seconds},
+                     {"forward_seconds", step_times[StepPart::forward]},
+                     {"backward_seconds", step_times[StepPart::backward]},
+                     {"optimizer_seconds", step_times[StepPart::optimizer]},
                      {"exposed_communication_seconds", exposed},
                      {"communication_core_seconds", gradients.core_seconds},
                      {"rank_skew_seconds", gradients.skew_seconds}};
@@ -619,7 +689,7 @@ void Trainer::State::train_step(const sharding::Batch& batch, double started) {
         if (!has_effect) {
             line["skipped_step"] = true;
         }
-        run->log_metrics(line);
+        log_metrics(line);
     }
 }
 
@@ -660,16 +730,27 @@ bool Trainer::State::reached_step_limit() const {
 
 std::string Trainer::State::display_text() const {
     return str("epoch ", progress.epoch + 1, "/", recipe.epochs, ", ", last_step_text, ", ",
-               fixed(ratio(static_cast<double>(epoch_sums.images), epoch_sums.seconds), 1), " images/s, data wait ",
-               fixed(100 * ratio(epoch_sums.wait, epoch_sums.seconds), 1), "%, memory ",
+               fixed(ratio(static_cast<double>(epoch_sums.images), epoch_sums.times.total()), 1),
+               " images/s, data wait ",
+               fixed(100 * ratio(epoch_sums.times[StepPart::data_wait], epoch_sums.times.total()), 1), "%, memory ",
                base::human_bytes(static_cast<double>(peak_pss)));
 }
 
-bool Trainer::State::agree_to_stop(const StopRequest& stop) {
-    std::int32_t wanted = stop.signal() != 0 ? 1 : 0;
-    comms.control.all_reduce(comm::Buffer::of(std::span<std::int32_t>(&wanted, 1)), comm::ReduceOp::max,
-                             "agreement to stop");
-    return wanted != 0;
+/// Collective. Whether a rank was asked to stop. A checkpoint that every rank has written its part of goes on.
+bool Trainer::State::agree_after_step(const StopRequest& stop) {
+    std::array<std::int32_t, 2> flags = {stop.signal() != 0 ? 1 : 0, checkpoints.is_busy() ? 1 : 0};
+    comms.control.all_reduce(comm::Buffer::of(std::span<std::int32_t>(flags)), comm::ReduceOp::max,
+                             "agreement after a step");
+    if (checkpoints.is_under_way() && flags[1] == 0) {
+        while_standing_still([&] { checkpoints.advance(); });
+    }
+    return flags[0] != 0;
+}
+
+/// Work for a checkpoint that training waits for.
+template <typename Work>
+void Trainer::State::while_standing_still(Work work) {
+    epoch_sums.saving += base::seconds_of(work);
 }
 
 /// Collective where the recipe lets samples be skipped; elsewhere there are none.
@@ -701,6 +782,50 @@ void Trainer::State::enter(std::string_view phase) {
     }
 }
 
+/// What to do where memory ran out, in place of an allocator's message.
+Error Trainer::State::out_of_memory(const sharding::Batch& batch, std::string_view why) const {
+    const std::uint32_t images = std::ranges::max(batch.micro, {}, &sharding::MicroBatch::count).count;
+    std::int64_t finer = 2 * recipe.accumulate;
+    while (finer <= recipe.batch && (recipe.batch % finer != 0 || recipe.batch / finer < comms.control.size())) {
+        ++finer;
+    }
+    const std::string remedy =
+        finer <= recipe.batch
+            ? str("accumulate = ", finer, " keeps the effective batch of ", recipe.batch, " with fewer of them at once")
+            : str("no accumulation of batch = ", recipe.batch, " on ", ranks(), " rank(s) is finer; a smaller batch");
+    return Error(str("step ", progress.optimizer_steps + 1, ": out of memory with ", images, " images of ",
+                     batch.micro.front().width, "x", batch.micro.front().height, " in a micro-step of ",
+                     base::process_name(), " (", base::human_bytes(static_cast<double>(base::pss_bytes())),
+                     " in use): ", remedy, "; a smaller image_size or fewer ranks a machine need less, too. ", why));
+}
+
+/// A part of the step under way; what batch norm's collectives take meanwhile counts as communication.
+template <typename Work>
+void Trainer::State::timed(StepPart part, Work work) {
+    const double in_batch_norm = batch_norm_seconds;
+    step_times[part] += base::seconds_of(work);
+    step_times[part] -= batch_norm_seconds - in_batch_norm;
+}
+
+/// Before each step, and at the end of the run: begins to draw, or is done with it. Collective.
+void Trainer::State::profile() {
+    constexpr std::uint64_t warm_up = 5;
+    const auto& log = comms.control.identity().log;
+    if (profiled_steps == 0 || !log) {
+        return;
+    }
+    if (steps_of_process == warm_up && !is_at_end()) {
+        log->start_spans();
+    } else if (steps_of_process == warm_up + profiled_steps || is_at_end()) {
+        const fs::path file = run_path / "trace.json";
+        write_trace(file, log->take_spans(), comms.control);
+        profiled_steps = 0;
+        if (is_first()) {
+            base::log_info(str("what the ranks did when: ", file.string(), ", for ui.perfetto.dev"));
+        }
+    }
+}
+
 void Trainer::State::check_ledger() {
     const auto seen = total_ledger();
     const auto expected = sharding::Ledger::whole(train.size());
@@ -717,7 +842,11 @@ void Trainer::State::read_resources() {
     const double now = base::monotonic_seconds();
     if (now - last_resource_reading >= resource_reading_seconds) {
         last_resource_reading = now;
-        peak_pss = std::max(peak_pss, base::pss_bytes());
+        const std::uint64_t pss = base::pss_bytes();
+        peak_pss = std::max(peak_pss, pss);
+        if (metrics_server) {
+            metrics_server->set_memory(pss);
+        }
     }
 }
 
@@ -777,15 +906,18 @@ sharding::CacheUse Trainer::State::cache_use_of_ranks() {
 
 /// Collective. What metrics.jsonl says of the epoch that is under way, after `steps` of its steps.
 json Trainer::State::epoch_line(std::uint64_t epoch, std::uint64_t steps) {
-    json line = {{"kind", "epoch"},
-                 {"epoch", epoch},
-                 {"step", progress.optimizer_steps},
-                 {"loss", ratio(progress.epoch_loss, static_cast<double>(steps - epoch_sums.skipped_steps))},
-                 {"seconds", epoch_sums.seconds},
-                 {"images_per_second", ratio(static_cast<double>(epoch_sums.images), epoch_sums.seconds)},
-                 {"data_wait_fraction", ratio(epoch_sums.wait, epoch_sums.seconds)},
-                 {"exposed_communication_fraction", ratio(epoch_sums.exposed, epoch_sums.seconds)},
-                 {"rank_skew_fraction", ratio(epoch_sums.skew, epoch_sums.seconds)}};
+    json line = {
+        {"kind", "epoch"},
+        {"epoch", epoch},
+        {"step", progress.optimizer_steps},
+        {"loss", ratio(progress.epoch_loss, static_cast<double>(steps - epoch_sums.skipped_steps))},
+        {"seconds", epoch_sums.times.total()},
+        {"images_per_second", ratio(static_cast<double>(epoch_sums.images), epoch_sums.times.total())},
+        {"data_wait_fraction", ratio(epoch_sums.times[StepPart::data_wait], epoch_sums.times.total())},
+        {"exposed_communication_fraction", ratio(epoch_sums.times[StepPart::communication], epoch_sums.times.total())},
+        {"rank_skew_fraction", ratio(epoch_sums.skew, epoch_sums.times.total())},
+        {"checkpoint_seconds", epoch_sums.saving}};
+    line["step_parts"] = spread_over_ranks(epoch_sums.times, epoch_sums.steps, comms.control);
     add_pixels(line, epoch_sums.pixels, epoch_sums.images);
     const sharding::CacheUse use = cache_use_of_ranks();
     line["memory_cache_hit_rate"] = ratio(static_cast<double>(use.kept), static_cast<double>(use.samples));
@@ -874,11 +1006,12 @@ void Trainer::State::finish_epoch() {
             base::log_info(str("epoch ", finished, "/", recipe.epochs, ": loss ", fixed(line["loss"], 3), ", ",
                                task->headline(), " ", fixed(last_evaluation.metrics.at(task->headline()), 4), ", ",
                                fixed(line["images_per_second"], 1), " images/s, data wait ",
-                               fixed(100 * ratio(epoch_sums.wait, epoch_sums.seconds), 1), "%"));
+                               fixed(100 * ratio(epoch_sums.times[StepPart::data_wait], epoch_sums.times.total()), 1),
+                               "%"));
         }
     }
     if (is_first()) {
-        run->log_metrics(line);
+        log_metrics(line);
     }
     close_epoch_sums();
     const auto is_multiple = [](std::uint64_t done, std::int64_t every) {
@@ -920,24 +1053,32 @@ std::vector<TensorPiece> Trainer::State::pieces_to_save() const {
     return pieces;
 }
 
-/// Collective.
+/// Begins to save; the checkpoint is there some steps later. Collective.
 void Trainer::State::save(bool with_weights) {
     enter("saving a checkpoint");
-    agree_on_values();  // what drifted apart must not become what all go on from
-    const auto seen = total_ledger();
-    const CheckpointContent content{.model = recipe.model,
-                                    .classes = train.classes(),
-                                    .progress = progress,
-                                    .training_hash = training_hash(recipe),
-                                    .data_hash = train.content_hash(),
-                                    .ledger_count = seen.count,
-                                    .ledger_hash = seen.hash,
-                                    .recipe = to_toml(recipe),
-                                    .tensors = named_buffers()};
-    save_checkpoint(run_path, content, pieces_to_save(), recipe.checkpoint.keep, comms.control);
-    if (with_weights) {
-        save_weights("weights.safetensors");
-    }
+    while_standing_still([&] {
+        agree_on_values();  // what drifted apart must not become what all go on from
+        const auto seen = total_ledger();
+        const CheckpointContent content{.model = recipe.model,
+                                        .classes = train.classes(),
+                                        .progress = progress,
+                                        .training_hash = training_hash(recipe),
+                                        .data_hash = train.content_hash(),
+                                        .ledger_count = seen.count,
+                                        .ledger_hash = seen.hash,
+                                        .recipe = to_toml(recipe),
+                                        .tensors = named_buffers()};
+        checkpoints.begin(content, pieces_to_save());
+        if (with_weights) {
+            save_weights("weights.safetensors");
+        }
+    });
+}
+
+/// Saves, with weights, and waits for it. Collective.
+void Trainer::State::save_at_the_end() {
+    save(true);
+    while_standing_still([&] { checkpoints.finish(); });
 }
 
 /// Collective.
@@ -1007,8 +1148,9 @@ void Trainer::State::load(const CheckpointContent& content, const fs::path& path
 }
 
 void Trainer::State::close_epoch_sums() {
-    training_seconds += epoch_sums.seconds;
-    training_wait += epoch_sums.wait;
+    training_seconds += epoch_sums.times.total();
+    training_wait += epoch_sums.times[StepPart::data_wait];
+    training_saving += epoch_sums.saving;
     training_images += epoch_sums.images;
     training_pixels += epoch_sums.pixels;
     epoch_sums = {};
@@ -1024,7 +1166,7 @@ void Trainer::State::finish_run() {
             evaluate_into(line, report_pictures);
         }
         if (is_first()) {
-            run->log_metrics(line);
+            log_metrics(line);
         }
     } else if (validation && (evaluated_at != progress.optimizer_steps || stopped_early())) {  // without pictures
         last_evaluation = evaluate(report_pictures);
@@ -1032,7 +1174,8 @@ void Trainer::State::finish_run() {
     last_resource_reading = 0;
     read_resources();
     const double pss = greatest_of_ranks(static_cast<double>(peak_pss), "peak memory");
-    save(true);
+    save_at_the_end();
+    close_epoch_sums();
     if (!is_first()) {
         return;
     }
@@ -1043,6 +1186,7 @@ void Trainer::State::finish_run() {
                      ratio(training_seconds, static_cast<double>(training_images)) * static_cast<double>(train.size())},
                     {"peak_pss_mib", pss / (1 << 20)},
                     {"data_wait_fraction", ratio(training_wait, training_seconds)},
+                    {"checkpoint_seconds", training_saving},
                     {"metrics", last_evaluation.metrics},
                     {"epochs", progress.epoch},
                     {"steps", progress.optimizer_steps},
@@ -1100,11 +1244,21 @@ Outcome Trainer::run() {
     const auto save_every = static_cast<std::uint64_t>(s.recipe.checkpoint.every_steps);
     const auto agree_every = static_cast<std::uint64_t>(s.recipe.communication.agreement_steps);
     while (!s.is_at_end()) {
+        s.profile();
         const double started = base::monotonic_seconds();
         s.enter("reading data");
         sharding::Batch batch = loader.next();
-        s.enter("training");
-        s.train_step(batch, started);
+        try {
+            s.train_step(batch, started);
+        } catch (const std::bad_alloc& error) {
+            throw s.out_of_memory(batch, error.what());
+        } catch (const c10::Error& error) {
+            if (!says_out_of_memory(error)) {
+                throw;
+            }
+            throw s.out_of_memory(batch, error.what_without_backtrace());
+        }
+        ++s.steps_of_process;
         loader.give_back(std::move(batch));
         s.read_resources();
         if (s.is_first()) {
@@ -1113,8 +1267,8 @@ Outcome Trainer::run() {
         if (agree_every > 0 && s.progress.optimizer_steps % agree_every == 0) {
             s.agree_on_values();
         }
-        if (s.agree_to_stop(stop)) {
-            s.save(true);  // with weights: whoever stops a run wants to look at what it has come to
+        if (s.agree_after_step(stop)) {
+            s.save_at_the_end();  // with weights: whoever stops a run wants to look at what it has come to
             return Outcome::stopped_at_checkpoint;
         }
         if (s.progress.step_in_epoch == s.steps_per_epoch) {
@@ -1127,6 +1281,7 @@ Outcome Trainer::run() {
         base::log_info(str("no better result in ", s.progress.evaluations_since_best,
                            " evaluations: the run ends, by evaluation.patience"));
     }
+    s.profile();
     s.finish_run();
     return Outcome::finished;
 }

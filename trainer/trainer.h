@@ -39,6 +39,8 @@ struct RunStart {
     std::filesystem::path directory;
     std::optional<std::filesystem::path> checkpoint = std::nullopt;  ///< none: from the beginning
     bool may_start_over = false;  ///< also where the directory holds a run that left no checkpoint
+    /// So many steps are drawn in trace.json, after a few that warm up; the same on all ranks. 0: none.
+    std::uint64_t profiled_steps = 0;
 };
 
 enum class Outcome : std::uint8_t { finished, stopped_at_checkpoint };

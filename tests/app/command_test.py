@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import random
+import resource
 import shutil
 import signal
 import struct
@@ -261,6 +262,19 @@ class Command(unittest.TestCase):
         self.assertEqual(0, result.returncode, result.stderr[-2000:])
         self.assertEqual([True, True], [line["skipped_step"] for line in self.lines(skipped, "step")])
         self.assertEqual(2, json.loads((skipped / "summary.json").read_text())["skipped_steps"])
+
+    def test_out_of_memory_proposes_the_accumulation_that_keeps_the_batch(self):
+        limit = 6 << 30  # of address space, of which LibTorch alone takes more than 1 GiB
+
+        def limited():
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+        result = subprocess.run([LOCKSTEP, "train", self.recipe, "--out", self.folder / "large", "--set", "batch=4096",
+                                 "--set", "image_size=1280", "--set", "data.cache_mib=0", "--set", "data.prefetch=1"],
+                                capture_output=True, text=True, timeout=120, preexec_fn=limited)
+        self.assertEqual(1, result.returncode, result.stderr[-2000:])
+        self.assertIn("out of memory", result.stderr)
+        self.assertIn("accumulate = 2 keeps the effective batch of 4096", result.stderr)
 
     def test_frozen_parameters_stay_also_over_a_resume(self):
         out = self.folder / "frozen"

@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import random
 import signal
 import subprocess
 import sys
@@ -10,10 +9,9 @@ import tempfile
 import time
 import unittest
 
-from png import png
+from small_classification import small_classification
 
 LOCKSTEP, MPIRUN = sys.argv[1], sys.argv[2]
-SIDE = 64
 LIMIT = 120  # seconds
 
 
@@ -44,19 +42,7 @@ class KilledRank(unittest.TestCase):
         temporary = tempfile.TemporaryDirectory()
         self.addCleanup(temporary.cleanup)
         self.folder = pathlib.Path(temporary.name)
-        for label in ("dark", "bright"):
-            (self.folder / "photos" / label).mkdir(parents=True)
-            for i in range(8):
-                draw = random.Random(i)
-                low = 150 if label == "bright" else 0
-                pixels = bytes(low + draw.randrange(100) for _ in range(3 * SIDE * SIDE))
-                (self.folder / "photos" / label / f"{i}.png").write_bytes(png(SIDE, SIDE, pixels))
-        self.data = self.folder / "data"
-        subprocess.run([LOCKSTEP, "import", "imagefolder", self.folder / "photos", "--out", self.data],
-                       capture_output=True, check=True, timeout=LIMIT)
-        self.recipe = self.folder / "recipe.toml"
-        self.recipe.write_text(f'model = "resnet18"\nsmall_images = true\nimage_size = 32\nbatch = 4\nepochs = 100000\n'
-                               f'[data]\ntrain = "{self.data}"\n[augmentation]\nmosaic = 0\n[checkpoint]\nevery_epochs = 0\n')
+        self.recipe = small_classification(LOCKSTEP, self.folder)
 
     def test_leaves_nothing(self):
         run = self.folder / "run"

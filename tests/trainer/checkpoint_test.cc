@@ -1,4 +1,4 @@
-#include "trainer/checkpoint.h"
+#include "trainer/checkpoint_writer.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>

@@ -9,9 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "tests/comm/mpi_test_main.h"
 #include "tests/trainer/small_training.h"
 #include "trainer/checkpoint.h"
+#include "trainer/precision.h"
 #include "trainer/run_directory.h"
 
 namespace lockstep::trainer {
@@ -30,6 +32,7 @@ class PrecisionTest : public tests::SmallTraining {
         recipe.max_steps = steps;
         for (const char* precision : {"bf16", "fp32"}) {
             recipe.precision = precision;
+            recipe.force_precision = true;
             tests::train_together(recipe, root_ / precision);
         }
         world_->barrier("both trained");
@@ -69,6 +72,25 @@ TEST_F(PrecisionTest, Bf16WithLocalBatchNormTrains) {
         EXPECT_NE(tensor.scalar_type(), at::kBFloat16) << name;
         EXPECT_TRUE(tensor.isfinite().all().item<bool>()) << name;
     }
+}
+
+TEST_F(PrecisionTest, Bf16IsRefusedWhereTheProcessorHasNoUnitForIt) {
+    Recipe recipe = tests::small_detection_recipe(root_ / "boxes");
+    for (const char* precision : {"fp32", "fp64"}) {
+        recipe.precision = precision;
+        EXPECT_NO_THROW(require_precision_of_processor(recipe));
+    }
+    recipe.precision = "bf16";
+    try {
+        require_precision_of_processor(recipe);
+        GTEST_SKIP() << "this processor has one";
+    } catch (const base::UsageError& error) {
+        for (const char* part : {"neither AVX512-BF16 nor AMX", " ms in bf16 and ", "force_precision = true"}) {
+            EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+        }
+    }
+    recipe.force_precision = true;
+    EXPECT_NO_THROW(require_precision_of_processor(recipe));
 }
 
 }  // namespace

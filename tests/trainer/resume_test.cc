@@ -21,7 +21,7 @@
 #include "sharding/epoch_order.h"
 #include "tests/comm/mpi_test_main.h"
 #include "tests/trainer/small_training.h"
-#include "trainer/checkpoint.h"
+#include "trainer/checkpoint_writer.h"
 #include "trainer/run_directory.h"
 #include "trainer/trainer.h"
 
