@@ -130,7 +130,10 @@ std::optional<DecodedCache::Pixels> DecodedCache::find(std::uint64_t id, std::ui
     if (slot->id != id) {  // it was given to another sample since we looked the place up
         return std::nullopt;
     }
-    slot->next_use.store(next_use, std::memory_order_relaxed);
+    // A rank that is a batch behind must not take back what one ahead has said.
+    std::uint64_t known = slot->next_use.load(std::memory_order_relaxed);
+    while (known < next_use && !slot->next_use.compare_exchange_weak(known, next_use, std::memory_order_relaxed)) {
+    }
     return Pixels{.size = {slot->width, slot->height}, .data = std::move(pinned)};
 }
 

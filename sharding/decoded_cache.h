@@ -14,8 +14,8 @@ namespace lockstep::sharding {
 /// there. Room for a fixed number of samples; where they are more, the one that is needed last makes room, since every
 /// sample comes once an epoch and whatever was used longest ago may be needed next.
 ///
-/// Nobody ever waits for another: a sample that is being written counts as absent, and a process that ends in the
-/// middle leaves one place that is not used again.
+/// Nobody ever waits for another: a sample that is being written counts as absent, and what a process
+/// that ends in the middle was writing or held is not used again.
 class DecodedCache {
   public:
     struct Shape {

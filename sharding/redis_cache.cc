@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
@@ -108,6 +109,9 @@ struct FreeContext {
 struct FreeReply {
     void operator()(redisReply* reply) const { freeReplyObject(reply); }
 };
+struct FreeCommand {
+    void operator()(char* command) const { redisFreeCommand(command); }
+};
 using Reply = std::unique_ptr<redisReply, FreeReply>;
 
 /// One connection. Each call ends at its deadline, also where a server sends byte after byte; after an error the
@@ -144,13 +148,14 @@ class Connection {
             begins.push_back(word.data());
             lengths.push_back(word.size());
         }
-        redisAppendCommandArgv(context_.get(), static_cast<int>(words.size()), begins.data(), lengths.data());
-        require_no_error();
-        for (int done = 0; done == 0;) {
-            wait(POLLOUT, deadline);
-            redisBufferWrite(context_.get(), &done);
-            require_no_error();
+        char* request = nullptr;
+        const auto size =
+            redisFormatCommandArgv(&request, static_cast<int>(words.size()), begins.data(), lengths.data());
+        if (size < 0) {
+            throw base::Error("no memory for a request");
         }
+        const std::unique_ptr<char, FreeCommand> owned(request);
+        send_all({request, static_cast<std::size_t>(size)}, deadline);
         while (true) {
             void* raw = nullptr;
             redisGetReplyFromReader(context_.get(), &raw);
@@ -174,6 +179,18 @@ class Connection {
     void require_no_error() const {
         if (context_->err != 0) {
             throw base::Error(context_->errstr);
+        }
+    }
+
+    /// Not by hiredis, whose write() raises SIGPIPE where the server is gone.
+    void send_all(std::string_view bytes, Clock::time_point deadline) const {
+        while (!bytes.empty()) {
+            wait(POLLOUT, deadline);
+            const ssize_t sent = send(context_->fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+            if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
+                throw base::Error(std::strerror(errno));
+            }
+            bytes.remove_prefix(sent > 0 ? static_cast<std::size_t>(sent) : 0);
         }
     }
 

@@ -445,6 +445,19 @@ TEST_F(RedisServerTest, BatchesAreTheSameAndWhatOneRankDecodedTheOtherFinds) {
     }
 }
 
+/// A request that needs several writes: the second one meets a connection that is reset.
+TEST_F(RedisServerTest, AServerThatDiesBeforeALargeRequestIsNoSignal) {
+    const ImageSize large{2000, 1500};
+    const std::vector<std::uint8_t> pixels(std::size_t{large.width} * large.height * 3, 7);
+    RedisCache cache(server_.address(), 1);
+    Image image;
+    EXPECT_FALSE(cache.find(1, large, image));
+    server_.stop();
+    const std::string said = said_during([&] { cache.put(1, large, pixels.data()); });
+    EXPECT_EQ(count_of("given up", said), 1U) << said;
+    EXPECT_TRUE(cache.is_gone());
+}
+
 TEST_F(RedisServerTest, WhenItDiesInTheMiddleTrainingGoesOn) {
     write_photos(path("set"));
     const Dataset set = Dataset::open(path("set"));
