@@ -41,33 +41,33 @@ int train(comm::JobWatch& watch) {
     const std::int64_t rank = index_of(gradients->rank()), ranks = gradients->size(), batch = 16;
 
     torch::manual_seed(1);
-    Net net;
-    trainer::synchronise_batch_norms(net, [&](std::span<double> sums, const std::string& layer, auto) {
+    const auto net = std::make_shared<Net>();
+    trainer::synchronise_batch_norms(*net, [&](std::span<double> sums, const std::string& layer, auto) {
         statistics->all_reduce(comm::Buffer::of(sums), comm::ReduceOp::sum, layer);
     });
     std::vector<comm::ReducedParameter> reduced;
-    for (const auto& parameter : net.named_parameters()) {
+    for (const auto& parameter : net->named_parameters()) {
         reduced.push_back({parameter.key(), parameter.value()});
     }
     // ZeRO stage 2: each rank keeps and updates a part of gradients and momentum, and all get the new parameters.
     comm::GradientReducer reducer(*gradients, reduced, /*bucket_mib=*/1, comm::ZeroStage::gradients);
-    comm::PartitionedOptimizer optimizer(*gradients, reducer.layout(), reducer.partition(), net.parameters(),
+    comm::PartitionedOptimizer optimizer(*gradients, reducer.layout(), reducer.partition(), net->parameters(),
                                          [&](const comm::OwnedRange& range) { return reducer.owned_gradient(range); },
                                          std::make_unique<trainer::SgdRule>(), {.clip_norm = 10});
     optimizer.broadcast_parameters();
 
-    for (std::int64_t step = 0; step < 30; ++step) {
+    for (std::int64_t step = 0; step < 60; ++step) {
         // Shares may be uneven: sums are divided once, by the count over all ranks.
         const std::int64_t begin = batch * rank / ranks, end = batch * (rank + 1) / ranks;
         const auto [pictures, labels] = batch_of(step * batch + begin, end - begin);
-        const at::Tensor loss = at::cross_entropy_loss(net.forward(pictures), labels, {}, at::Reduction::Sum);
+        const at::Tensor loss = at::cross_entropy_loss(net->forward(pictures), labels, {}, at::Reduction::Sum);
         reducer.zero();
         reducer.backward({{loss}, {torch::tensor(double(end - begin))}, {loss.detach().reshape({1})}}, true);
         const comm::Denominators all = reducer.finish();
         optimizer.step(std::vector<comm::UpdateScalars>(
             reducer.layout().entries().size(),
             {.learning_rate = 0.05, .momentum = 0.9, .gradient_factor = 1 / all.per_head[0], .step = step + 1}));
-        if (rank == 0 && step % 10 == 9) {
+        if (rank == 0 && step % 20 == 19) {
             std::printf("step %ld, loss %.4f\n", long(step + 1), all.parts[0][0] / all.per_head[0]);
         }
     }
