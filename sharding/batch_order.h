@@ -30,9 +30,10 @@ struct PlannedBatch {
 ///
 /// `fixed`: the order of samples, cut every effective_batch samples; the last batch may be shorter.
 ///
-/// `squares`: the same, but for the side: each side in turn (over the borders of epochs), then the batches of an epoch
-/// are shuffled. Where pixels are bounded, a batch holds fewer samples of a larger side: as many batches as the epoch
-/// of the costliest sides needs, each filled to the same part of what it has room for.
+/// `squares`: the same order, cut into as many batches, which are as equal as can be, each with a side of its own: each
+/// side in turn (over the borders of epochs), then the batches of an epoch are shuffled. Where pixels are bounded, a
+/// batch holds fewer samples of a larger side: as many batches as the epoch of the costliest sides needs, each filled
+/// to the same part of what it has room for.
 ///
 /// `published`: samples of one shape (Canvas::of_sample of their own size) form a group, in the order of samples, which
 /// is cut into full batches. What is left of each group, less than one batch, is lined up from the tallest shape to the

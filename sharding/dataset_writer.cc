@@ -72,11 +72,22 @@ class DirectoryLock {
         if (fd_ < 0) {
             fail_writing(file, errno);
         }
-        if (flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-            close(fd_);
+        int result = 0;
+        do {
+            result = flock(fd_, LOCK_EX | LOCK_NB);
+        } while (result != 0 && errno == EINTR);
+        if (result == 0) {
+            return;
+        }
+        const int error = errno;
+        close(fd_);
+        if (error == EWOULDBLOCK) {
             throw WrittenByAnother(
                 base::str(file.parent_path().string(), ": another process is importing to it at this moment"));
         }
+        throw base::Error(base::str(file.string(), ": can't be locked (", std::strerror(error),
+                                    "), and without a lock two processes could write there at once; choose a file "
+                                    "system that knows locks (Lustre: mounted with -o flock)"));
     }
     ~DirectoryLock() { close(fd_); }
     DirectoryLock(const DirectoryLock&) = delete;

@@ -7,7 +7,9 @@
 #include <cmath>
 #include <future>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
+#include <span>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -278,14 +280,6 @@ DatasetDescription description_of(const ImportSource& source, const ImportOption
 
 void import_images(const ImportSource& source, const ImportOptions& options, Findings& findings) {
     std::vector<Part> parts = plan(source, options, findings);
-    if (options.encoding == Encoding::raw) {
-        std::uint64_t bytes = 0;
-        for (const Part& part : parts) {
-            const ImageSize size = options.side ? fitted_size(part.size, *options.side) : part.size;
-            bytes += std::uint64_t{3} * size.width * size.height;
-        }
-        base::require_free_space(options.out, bytes, "the data set");
-    }
     write_dataset_resumably(options.out, description_of(source, options), [&](DatasetWriter& writer) {
         for (const auto& [reason, count] : findings.dropped_images()) {
             writer.drop_image(reason, count);
@@ -297,13 +291,22 @@ void import_images(const ImportSource& source, const ImportOptions& options, Fin
             writer.note(reason, count);
         }
         const std::uint64_t done = writer.resume(fingerprint_of(source, options, parts));
+        if (options.encoding == Encoding::raw) {
+            std::uint64_t bytes = 0;
+            for (const Part& part : std::span(parts).subspan(done)) {
+                const ImageSize size = options.side ? fitted_size(part.size, *options.side) : part.size;
+                bytes += std::uint64_t{3} * size.width * size.height;
+            }
+            base::require_free_space(options.out, bytes, "the data set");
+        }
         if (done > 0) {
             base::log_info(base::str("goes on after the ", done, " of ", parts.size(), " ",
                                      options.tiles ? "tiles" : "images", " that an import before this one finished"));
         }
         base::Progress progress("import", options.tiles ? "tiles" : "images", parts.size(), done);
         std::int64_t annotations = 0;
-        std::optional<std::size_t> last_bad;
+        // An image that can't be decoded is counted once, with its first tile, and maybe by an import before this one.
+        std::size_t seen = done > 0 ? parts[done - 1].image : source.images.size();
         for (std::uint64_t i = 0; i < done; ++i) {
             annotations += static_cast<std::int64_t>(parts[i].boxes.size());
             parts[i] = {};
@@ -322,10 +325,9 @@ void import_images(const ImportSource& source, const ImportOptions& options, Fin
                 }
             }
             if (!stored.problem.empty()) {
-                if (last_bad != part.image) {
+                if (seen != part.image) {
                     findings.add(reason::unreadable, stored.problem);
                     writer.drop_image(reason::unreadable.name);
-                    last_bad = part.image;
                 }
             } else {
                 const std::vector<Box> boxes = resized(part.boxes, part.size, stored.size);
@@ -347,6 +349,7 @@ void import_images(const ImportSource& source, const ImportOptions& options, Fin
                     writer.note(reason::duplicate_content.name);
                 }
             }
+            seen = part.image;
             part = {};  // releases the image with its last tile
             writer.finished_parts(done + i + 1);
             progress.update(done + i + 1);

@@ -17,10 +17,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
+std::uint64_t bytes_of_samples_from(std::uint64_t first, const Dataset& source, const SampleReaderOptions& options) {
+    std::uint64_t bytes = 0;
+    for (std::uint64_t id = first; id < source.size(); ++id) {
+        const ImageSize size = fitted_size(source.size_of(id), source.task(), options.image_size);
+        bytes += std::uint64_t{3} * size.width * size.height;
+    }
+    return bytes;
+}
+
 void write_cache(const Dataset& source, const fs::path& path, const std::string& description,
                  const SampleReaderOptions& options, unsigned threads) {
-    const std::uint64_t most_bytes = source.size() * options.image_size * options.image_size * 3;
-    base::require_free_space(path, most_bytes, "the cache of decoded samples");
     const SampleReader reader(source, options);
     struct Decoded {
         FittedSample sample;
@@ -30,6 +37,7 @@ void write_cache(const Dataset& source, const fs::path& path, const std::string&
         .task = source.task(), .encoding = Encoding::raw, .classes = source.classes(), .source = description};
     write_dataset_resumably(path, raw, [&](DatasetWriter& writer) {
         const std::uint64_t done = writer.resume(decoded_pixels_fingerprint(source, options));
+        base::require_free_space(path, bytes_of_samples_from(done, source, options), "the cache of decoded samples");
         base::Progress progress("decoding into the cache", "images", source.size(), done);
         const auto produce = [&](std::uint64_t i) {
             ImageBuffers buffers;

@@ -123,7 +123,7 @@ def main():
         options.record.parent.mkdir(parents=True, exist_ok=True)
         cpu = next(line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name"))
         options.record.write_text(json.dumps({
-            "command": "bench/peers/collectives.py " + " ".join(sys.argv[2:]), "cpu": cpu, "cores": os.cpu_count(), "kernel": platform.release(),
+            "command": "bench/peers/collectives.py " + " ".join(sys.argv[2:]), "commit": subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip(), "cpu": cpu, "cores": os.cpu_count(), "kernel": platform.release(),
             "torch": torch.__version__, "ranks": options.ranks, "rounds": options.rounds, "lockstep_algorithm": ours,
             "rows": [{"bytes": size, "algorithm": algorithm, "median_ms_of_rounds": values, "median_ms": medians[size, algorithm]}
                      for (size, algorithm), values in sorted(milliseconds.items())]}, indent=1) + "\n")

@@ -180,7 +180,7 @@ def main():
         options.record.parent.mkdir(parents=True, exist_ok=True)
         cpu = next(line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name"))
         options.record.write_text(json.dumps({
-            "command": "bench/peers/loader_torch.py " + " ".join(sys.argv[2:]), "cpu": cpu, "cores": os.cpu_count(), "kernel": platform.release(),
+            "command": "bench/peers/loader_torch.py " + " ".join(sys.argv[2:]), "commit": subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip(), "cpu": cpu, "cores": os.cpu_count(), "kernel": platform.release(),
             "torch": torch.__version__, "opencv": cv2.__version__, "images": options.images, "workers": options.workers, "settings": SETTINGS,
             "rows": [{"what": name, "images_per_second": rates[name], "times_the_peer": ratios[name], "pss_mib": memory[name], "turns": turns[name]}
                      for name in turns]}, indent=1) + "\n")

@@ -324,18 +324,25 @@ std::vector<std::vector<std::uint8_t>> files_of(const fs::path& folder) {
     return contents;
 }
 
-TEST_F(ImportImagesTest, AKilledImportGoesOnAndGivesTheSame) {
-    std::string images, annotations;
-    for (std::uint32_t i = 0; i < 40; ++i) {
-        photo(base::str("in/", i, ".png"), i % 30);
-        images += base::str(i ? "," : "", R"({"id": )", i + 1, R"(, "file_name": ")", i, R"(.png"})");
-        annotations += base::str(i ? "," : "", R"({"id": )", i + 1, R"(, "image_id": )", i + 1,
-                                 R"(, "category_id": 3, "bbox": [1, 1, 5, )", i % 3, R"(], "area": 1})");
+class KilledImportTest : public ImportImagesTest {
+  protected:
+    void SetUp() override {
+        ImportImagesTest::SetUp();
+        std::string images, annotations;
+        for (std::uint32_t i = 0; i < 40; ++i) {
+            photo(base::str("in/", i, ".png"), i % 30);
+            images += base::str(i ? "," : "", R"({"id": )", i + 1, R"(, "file_name": ")", i, R"(.png"})");
+            annotations += base::str(i ? "," : "", R"({"id": )", i + 1, R"(, "image_id": )", i + 1,
+                                     R"(, "category_id": 3, "bbox": [1, 1, 5, )", i % 3, R"(], "area": 1})");
+        }
+        coco(images, annotations);
+        options.max_shard_bytes = 3 * fs::file_size(path("in/0.png"));  // several shards
+        options.threads = 1;
     }
-    write("in/17.png", "no image at all, found by the header");
-    coco(images, annotations);
-    options.max_shard_bytes = 3 * fs::file_size(path("in/0.png"));  // several shards
-    options.threads = 1;
+    void expect_that_kills_change_nothing();
+};
+
+void KilledImportTest::expect_that_kills_change_nothing() {
     import_coco();
     const auto whole = files_of(path("out"));
     fs::remove_all(path("out"));
@@ -380,6 +387,20 @@ TEST_F(ImportImagesTest, AKilledImportGoesOnAndGivesTheSame) {
     }
     EXPECT_EQ(files_of(path("out")), whole) << "after " << kills << " kills";
     EXPECT_FALSE(fs::exists(path("out.importing")));
+}
+
+TEST_F(KilledImportTest, GoesOnAndGivesTheSame) {
+    write("in/17.png", "no image at all, found by the header");
+    expect_that_kills_change_nothing();
+}
+
+TEST_F(KilledImportTest, CountsAPhotoThatCanNotBeDecodedOnceAndNotForEveryTile) {
+    for (int i = 0; i < 40; i += 3) {
+        const fs::path file = path(base::str("in/", i, ".png"));
+        fs::resize_file(file, fs::file_size(file) / 2);  // its header is whole
+    }
+    options.tiles = TileOptions{.side = 16, .overlap = 4};
+    expect_that_kills_change_nothing();
 }
 
 TEST_F(ImportImagesTest, AHalfDoneImportOfOtherWorkIsRefusedAndKept) {
